@@ -1,0 +1,14 @@
+"""What errors have in common: the nearest valid name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def unknown_name(kind: str, name: str, valid: Iterable[str]) -> str:
+    """A message for a name that is not there: the nearest that is, and all of them."""
+    names = sorted(valid)
+    near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"unknown {kind} {name!r}; {hint}valid: {', '.join(names)}"

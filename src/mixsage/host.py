@@ -1,0 +1,107 @@
+"""Hosts: the seam for training loops that own the passes. The plain one is what a bare loop does; others compose around it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Host:
+    """The plain loop: call the model, run backward. Override what your loop does otherwise."""
+
+    def bind(self, model: nn.Module) -> Host:
+        """This host for one model."""
+        return self
+
+    def forward(self, model: nn.Module, images: Tensor) -> Tensor:
+        """Logits [B, C]."""
+        logits: Tensor = model(images)
+        return logits
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the loss's gradients to `.grad`."""
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it unannotated
+
+    def input_gradient(self, loss: Tensor, images: Tensor) -> Tensor:
+        """The gradient of the loss with respect to the images alone, scaled where the loop scales its losses; no `.grad` is touched."""
+        (gradient,) = torch.autograd.grad(loss, images)
+        return gradient
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Within this context gradients stay on their own process."""
+        return nullcontext()
+
+    def choices(self, generator: Generator | None) -> Generator | None:
+        """The generator that this process draws from: processes that work together must not make the same choices."""
+        return generator
+
+
+class ScalerHost(Host):
+    """A loop with a `torch.amp.GradScaler`: losses are scaled before backward; `scaler.step` and `scaler.update` stay with the loop.
+
+    Example:
+        >>> host = ScalerHost(torch.amp.GradScaler("cpu"))
+    """
+
+    def __init__(self, scaler: GradScaler, inner: Host | None = None) -> None:
+        self.scaler = scaler
+        self.inner = inner
+
+    def bind(self, model: nn.Module) -> Host:
+        """With the inner host that the model asks for, if none was named."""
+        return ScalerHost(self.scaler, (self.inner or host_for(model)).bind(model))
+
+    def forward(self, model: nn.Module, images: Tensor) -> Tensor:
+        """As the inner host does."""
+        return self._inner.forward(model, images)
+
+    def backward(self, loss: Tensor) -> None:
+        """Backward of the scaled loss."""
+        self._inner.backward(self.scaler.scale(loss))
+
+    def input_gradient(self, loss: Tensor, images: Tensor) -> Tensor:
+        """Gradient of the scaled loss, so that float16 does not underflow."""
+        return self._inner.input_gradient(self.scaler.scale(loss), images)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """As the inner host does."""
+        return self._inner.no_sync()
+
+    def choices(self, generator: Generator | None) -> Generator | None:
+        """As the inner host does."""
+        return self._inner.choices(generator)
+
+    @property
+    def _inner(self) -> Host:
+        return self.inner or Host()
+
+
+class DDPHost(Host):
+    """A model wrapped in DistributedDataParallel: one reduction a step, and choices of its own on each process."""
+
+    def __init__(self, model: DistributedDataParallel) -> None:
+        self.model = model
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Leave the reduction to the last backward of the step."""
+        return self.model.no_sync()  # type: ignore[no-any-return,no-untyped-call]  # torch leaves it unannotated
+
+    def choices(self, generator: Generator | None) -> Generator | None:
+        """A generator of this process's own, seeded by a draw from the one given and the rank: equal seeds everywhere still differ."""
+        return fork(generator, torch.distributed.get_rank(self.model.process_group))
+
+
+def fork(generator: Generator | None, rank: int) -> Generator:
+    """A new generator for one of several processes; the given one advances by one draw."""
+    seed = int(torch.randint(2**62, (), generator=generator))
+    # An odd multiplier spreads neighbouring ranks over the seeds, which share the draw above where all processes were seeded alike.
+    return torch.Generator().manual_seed((seed + 0x9E3779B97F4A7C15 * rank) % 2**63)
+
+
+def host_for(model: nn.Module) -> Host:
+    """The host that a model asks for by its type."""
+    return DDPHost(model) if isinstance(model, DistributedDataParallel) else Host()

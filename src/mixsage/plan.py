@@ -1,0 +1,316 @@
+"""`MixPlan`: which images are mixed, how much of each shows at each pixel, and where every pixel comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from mixsage import warp as geometry
+
+
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """Each source moves by a whole number of pixels; what comes in from outside is zero."""
+
+    offsets: Tensor
+    """[B, K, 2] int64, rows first: pixel (i, j) shows the source at (i - offset_i, j - offset_j)."""
+
+    def index(self, k: int, height: int, width: int) -> tuple[Tensor, Tensor | None]:
+        """Flat source positions [B, H·W] of source ``k``, and [B, H, W] whether they lie inside it."""
+        return geometry.shift_index(self.offsets[:, k], height, width)
+
+    def to(self, device: torch.device | str) -> Shift:
+        """The same shift on another device."""
+        return Shift(self.offsets.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """The blocks of an n×n grid change places; the grid may be finer than the mask's."""
+
+    order: Tensor
+    """[B, K, n·n] int64: target block t (row by row) shows block ``order[b, k, t]`` of the source."""
+
+    def index(self, k: int, height: int, width: int) -> tuple[Tensor, Tensor | None]:
+        """Flat source positions [B, H·W] of source ``k``; nothing comes from outside."""
+        return geometry.block_index(self.order[:, k], height, width), None
+
+    def to(self, device: torch.device | str) -> Blocks:
+        """The same order on another device."""
+        return Blocks(self.order.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Boxes:
+    """The masks of two sources where one box of the second shows in the first, without a value for each pixel."""
+
+    corners: Tensor
+    """[B, 4] int64, or [1, 4] for one box that all images share: top, left, bottom, right; bottom and right lie outside the box."""
+    height: int
+    """Rows of the picture that the box lies in."""
+    width: int
+    """Columns of the picture that the box lies in."""
+
+    def inside(self) -> Tensor:
+        """[B, H, W] (or [1, H, W]) bool: which pixels the box covers."""
+        top, left, bottom, right = self.corners.unsqueeze(-1).unbind(1)
+        rows = torch.arange(self.height, device=self.corners.device)
+        columns = torch.arange(self.width, device=self.corners.device)
+        return ((rows >= top) & (rows < bottom))[:, :, None] & ((columns >= left) & (columns < right))[:, None, :]
+
+    def weights(self) -> Tensor:
+        """[B, 2] (or [1, 2]) float32: share of the picture outside and inside the box."""
+        top, left, bottom, right = self.corners.unbind(1)
+        share = ((bottom - top) * (right - left)).to(torch.float32) / (self.height * self.width)
+        return torch.stack([1 - share, share], dim=1)
+
+    def to(self, device: torch.device | str) -> Boxes:
+        """The same boxes on another device."""
+        return replace(self, corners=self.corners.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MixPlan:
+    """How a batch is to be mixed: drawn once, then applied to whatever lies on the same grid.
+
+    Example:
+        >>> plan = MixPlan(sources=torch.tensor([[0, 1], [1, 0]]), masks=torch.full((2, 2, 1, 1), 0.5))
+        >>> plan.apply(torch.tensor([[0.0], [4.0]]))
+        tensor([[2.],
+                [2.]])
+        >>> plan.targets(torch.tensor([0, 2]), num_classes=3)
+        tensor([[0.5000, 0.0000, 0.5000],
+                [0.5000, 0.0000, 0.5000]])
+    """
+
+    sources: Tensor
+    """[B, K] int64: rows of the pool that go into each output, the image itself first."""
+    masks: Tensor | Boxes
+    """[B, K, h, w] float32, the share of each source, summing to 1 over K: 1×1 is a blend, n×n a grid of blocks, H×W a share for each pixel."""
+    warp: Shift | Blocks | None = None
+    """How each source moves before the mask selects from it."""
+    weights: Tensor = None  # type: ignore[assignment]  # filled below when left out, so that it is always a tensor to readers
+    """[B, K] float32: label shares; the mean of the masks when left out."""
+    layer: str | None = None
+    """Dotted name of the module whose output is mixed instead of the input."""
+
+    def __post_init__(self) -> None:
+        if self.weights is None:
+            object.__setattr__(self, "weights", self._mean_masks())
+        self._check()
+
+    @classmethod
+    def identity(cls, batch: int, device: torch.device | str | None = None) -> MixPlan:
+        """The plan that leaves every image as it is."""
+        return cls(sources=torch.arange(batch, device=device)[:, None], masks=torch.ones(batch, 1, 1, 1, device=device))
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the plan has the form of `identity`: one source an output, nothing moved. Read off the form, never off values on a device."""
+        return self.sources.shape[1] == 1 and self.warp is None and self.layer is None
+
+    def apply(self, pool: Tensor) -> Tensor:
+        """Mix the rows of ``pool`` [P, …]: its dtype, device and memory format, a new tensor, differentiable in ``pool``.
+
+        The rows are the batch, unless the method brought rows of its own, which then follow the batch's.
+        """
+        self._check_pool(pool)
+        channels_last = _is_channels_last(pool)
+        grid = pool.movedim(1, -1) if channels_last else pool
+        mixed = self._paste(grid, channels_last) if isinstance(self.masks, Boxes) else self._blend(grid, channels_last)
+        return mixed.movedim(-1, 1) if channels_last else mixed
+
+    def targets(self, labels: Tensor, num_classes: int) -> Tensor:
+        """Mixed labels [B, C] float32 from class indices [P] or from labels that are soft already [P, C]."""
+        if labels.is_floating_point():
+            return self._mix_soft(labels, num_classes)
+        check_class_indices(labels, num_classes)
+        empty = torch.zeros(len(self.sources), num_classes, device=self.weights.device)
+        return empty.scatter_add_(1, labels.long()[self.sources], self.weights)
+
+    def dense_masks(self) -> Tensor:
+        """The masks as a tensor [B, K, h, w] whatever form they are kept in: for pictures and for inspection."""
+        if isinstance(self.masks, Tensor):
+            return self.masks
+        inside = self.masks.inside().to(torch.float32).to(self.sources.device)
+        return torch.stack([1 - inside, inside], dim=1).expand(len(self.sources), -1, -1, -1)
+
+    def to(self, device: torch.device | str) -> MixPlan:
+        """The same plan on another device."""
+        return replace(
+            self,
+            sources=self.sources.to(device, non_blocking=True),
+            masks=self.masks.to(device, non_blocking=True) if isinstance(self.masks, Tensor) else self.masks.to(device),
+            weights=self.weights.to(device, non_blocking=True),
+            warp=None if self.warp is None else self.warp.to(device),
+        )
+
+    # ------------------------------------------------------------------------------------------------------------------ mixing
+
+    def _blend(self, grid: Tensor, channels_last: bool) -> Tensor:
+        """Σ_k mask_k · source_k, one source at a time, so that no [B, K, …] copy of the images ever exists."""
+        # A share is float32, and products of half precision with it are formed in float32: rounding the shares to half would make
+        # them sum to something else than 1 and push values out of the range of the inputs.
+        mixed = None
+        for k in range(self.sources.shape[1]):
+            source, visible = self._source(grid, k, channels_last)
+            share = self._share(k, grid, visible, channels_last)
+            mixed = source * share if mixed is None else _add_product(mixed, source, share)
+        assert mixed is not None
+        return mixed.to(grid.dtype)
+
+    def _paste(self, grid: Tensor, channels_last: bool) -> Tensor:
+        """The second source inside the box, the first outside."""
+        assert isinstance(self.masks, Boxes)
+        base, _ = self._source(grid, 0, channels_last)
+        corners = self.masks.corners
+        if len(corners) == 1 and corners.device.type == "cpu":
+            # A shared box that the host knows is two slices: nothing outside the box is read or written twice.
+            top, left, bottom, right = corners[0].tolist()
+            mixed = base.clone() if base.untyped_storage().data_ptr() == grid.untyped_storage().data_ptr() else base
+            columns = slice(left, right)
+            rows = slice(top, bottom)
+            box = (slice(None), rows, columns) if channels_last else (..., rows, columns)
+            mixed[box] = grid[box].index_select(0, self.sources[:, 1])
+            return mixed
+        other, _ = self._source(grid, 1, channels_last)
+        inside = self.masks.to(grid.device).inside()
+        return torch.where(_expand_share(inside, grid, channels_last), other, base)
+
+    def _source(self, grid: Tensor, k: int, channels_last: bool) -> tuple[Tensor, Tensor | None]:
+        """Source ``k`` of every output, moved to its place; and which pixels lie inside it, if not all do."""
+        rows = self._rows(grid, k)
+        if self.warp is None:
+            return rows, None
+        height, width = _sides(grid, channels_last)
+        index, visible = self.warp.index(k, height, width)
+        if channels_last:
+            flat = rows.flatten(1, 2)
+            return flat.gather(1, index[:, :, None].expand_as(flat)).view(rows.shape), visible
+        flat = rows.flatten(-2)
+        return flat.gather(-1, index.view(len(index), *[1] * (flat.ndim - 2), -1).expand_as(flat)).view(rows.shape), visible
+
+    def _rows(self, grid: Tensor, k: int) -> Tensor:
+        rows = self.sources[:, k]
+        # Host tensors may be looked at, as that waits for no device: the image itself then needs no copy.
+        if k == 0 and rows.device.type == "cpu" and torch.equal(rows, torch.arange(len(rows))):
+            return grid[: len(rows)]
+        return grid.index_select(0, rows)
+
+    def _share(self, k: int, grid: Tensor, visible: Tensor | None, channels_last: bool) -> Tensor:
+        """The mask of source ``k`` in a shape that multiplies the images."""
+        assert isinstance(self.masks, Tensor)
+        share = self.masks[:, k]
+        if share.shape[1:] == (1, 1) and visible is None:
+            return share.reshape(-1, *[1] * (grid.ndim - 1))
+        share = _enlarge(share, *_sides(grid, channels_last))
+        if visible is not None:
+            share = share * visible
+        return _expand_share(share, grid, channels_last)
+
+    def _mix_soft(self, labels: Tensor, num_classes: int) -> Tensor:
+        if labels.ndim != 2 or labels.shape[1] != num_classes:
+            raise ValueError(f"soft labels must be [B, {num_classes}], got {list(labels.shape)}; pass class indices [B], or shares for every class")
+        mixed = self.weights[:, :1] * labels[self.sources[:, 0]].float()
+        for k in range(1, self.sources.shape[1]):
+            mixed = mixed.addcmul_(self.weights[:, k : k + 1], labels[self.sources[:, k]].float())
+        return mixed
+
+    def _mean_masks(self) -> Tensor:
+        if isinstance(self.masks, Boxes):
+            return self.masks.weights().to(self.sources.device, non_blocking=True).expand(len(self.sources), -1)
+        return self.masks.mean(dim=(2, 3))
+
+    # ------------------------------------------------------------------------------------------------------------------ checks
+
+    def _check(self) -> None:
+        """Structure only: to look at values would wait for the device."""
+        if self.sources.ndim != 2 or self.sources.dtype != torch.int64:
+            raise ValueError(f"sources must be [B, K] int64, got {_describe(self.sources)}")
+        batch, count = self.sources.shape
+        if isinstance(self.masks, Boxes):
+            if count != 2 or self.masks.corners.shape not in {(batch, 4), (1, 4)}:
+                raise ValueError(f"Boxes mix 2 sources and are [B, 4] or [1, 4] corners; got {count} sources, {_describe(self.masks.corners)}")
+        elif self.masks.ndim != 4 or self.masks.shape[:2] != (batch, count):
+            raise ValueError(f"masks must be [B, K, h, w] = [{batch}, {count}, h, w], got {_describe(self.masks)}")
+        if self.weights.shape != (batch, count):
+            raise ValueError(f"weights must be [B, K] = [{batch}, {count}], got {_describe(self.weights)}")
+        if isinstance(self.warp, Shift) and self.warp.offsets.shape != (batch, count, 2):
+            raise ValueError(f"Shift offsets must be [B, K, 2] = [{batch}, {count}, 2], got {_describe(self.warp.offsets)}")
+        if isinstance(self.warp, Blocks) and (self.warp.order.ndim != 3 or self.warp.order.shape[:2] != (batch, count)):
+            raise ValueError(f"Blocks order must be [B, K, n·n] = [{batch}, {count}, n·n], got {_describe(self.warp.order)}")
+        if self.warp is not None and isinstance(self.masks, Boxes):
+            raise ValueError("Boxes do not go with a warp; use dense masks [B, K, H, W]")
+
+    def _check_pool(self, pool: Tensor) -> None:
+        if not pool.is_floating_point():
+            raise TypeError(f"apply mixes floating-point values, got {pool.dtype}; convert first, for example images.float() / 255")
+        if pool.device != self.sources.device:
+            raise ValueError(f"the plan lies on {self.sources.device}, the pool on {pool.device}; move the plan with plan.to({str(pool.device)!r})")
+        if len(pool) < len(self.sources):
+            raise ValueError(f"the plan mixes {len(self.sources)} images, the pool has only {len(pool)} rows; apply it to the batch that it was drawn for")
+        spatial = isinstance(self.masks, Boxes) or self.warp is not None or self.masks.shape[2:] != (1, 1)
+        if not spatial:
+            return
+        if pool.ndim < 3:
+            raise ValueError(f"this plan needs rows and columns, got {_describe(pool)}; expected [P, …, H, W]")
+        height, width = _sides_of(pool)
+        if isinstance(self.masks, Boxes):
+            wanted, fits = (self.masks.height, self.masks.width), (self.masks.height, self.masks.width) == (height, width)
+        else:
+            wanted = (self.masks.shape[2], self.masks.shape[3])
+            fits = wanted[0] <= height and wanted[1] <= width
+        if not fits:
+            raise ValueError(f"the plan was drawn for a grid of {wanted[0]}×{wanted[1]}, the pool has {height}×{width}; draw a plan for this size")
+
+
+def check_class_indices(labels: Tensor, num_classes: int) -> None:
+    """Class indices must be [B] integers below ``num_classes``; values are looked at only where that waits for no device."""
+    if labels.dtype == torch.bool or labels.is_complex() or labels.ndim != 1:
+        raise ValueError(f"labels must be class indices [B] or soft labels [B, C] in floating point, got {_describe(labels)}")
+    if labels.device.type == "cpu" and labels.numel() and not (0 <= int(labels.min()) and int(labels.max()) < num_classes):
+        raise ValueError(
+            f"labels range from {int(labels.min())} to {int(labels.max())}, but there are {num_classes} classes (0 to {num_classes - 1}); "
+            "set num_classes to the number of classes, or number the classes from 0"
+        )
+
+
+def _add_product(total: Tensor, source: Tensor, share: Tensor) -> Tensor:
+    if total.requires_grad or total.dtype != source.dtype or total.dtype != share.dtype:
+        return total + source * share
+    return total.addcmul_(source, share)
+
+
+def _is_channels_last(pool: Tensor) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return pool.ndim in formats and not pool.is_contiguous() and pool.is_contiguous(memory_format=formats[pool.ndim])
+
+
+def _sides_of(pool: Tensor) -> tuple[int, int]:
+    return pool.shape[-2], pool.shape[-1]
+
+
+def _sides(grid: Tensor, channels_last: bool) -> tuple[int, int]:
+    return (grid.shape[-3], grid.shape[-2]) if channels_last else _sides_of(grid)
+
+
+def _enlarge(share: Tensor, height: int, width: int) -> Tensor:
+    """[B, h, w] to [B, H, W], each value covering its block."""
+    if share.shape[1] != height:
+        share = share.index_select(1, geometry.block_of(height, share.shape[1], share.device))
+    if share.shape[2] != width:
+        share = share.index_select(2, geometry.block_of(width, share.shape[2], share.device))
+    return share
+
+
+def _expand_share(share: Tensor, grid: Tensor, channels_last: bool) -> Tensor:
+    """[B, H, W] with axes of length 1 where the images have further ones."""
+    shape = list(share.shape)
+    extra = [1] * (grid.ndim - 3)
+    return share.reshape(shape[:1] + extra[1:] + shape[1:] + [1]) if channels_last else share.reshape(shape[:1] + extra + shape[1:])
+
+
+def _describe(value: Tensor) -> str:
+    return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"

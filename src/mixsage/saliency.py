@@ -1,0 +1,170 @@
+"""Images to saliency maps: where a model looks, as raw maps [B, H, W]; and what makes a distribution over pixels of a raw map.
+
+A source of saliency is a small frozen value that turns a batch (and the gradient of the loss with respect to it, if it needs one) into raw
+maps: `InputGradient`, `Uniform`. `smooth` and `normalise` are applied by whoever uses the maps.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+"""``criterion(logits [B, C], soft targets [B, C]) -> scalar``."""
+Mode = Literal["train", "eval"]
+"""How the model runs in a clean pass: "train" leaves its training flags as the loop has them, "eval" clears them for the pass."""
+
+
+class Saliency(ABC):
+    """A source of raw saliency maps."""
+
+    needs_gradient: ClassVar[bool]
+    """Whether maps come from the gradient of the loss with respect to the images."""
+
+    @abstractmethod
+    def __call__(self, images: Tensor, gradient: Tensor | None) -> Tensor:
+        """Raw maps [B, H, W] float32 of images [B, C, H, W], not yet smoothed or normalised."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputGradient(Saliency):
+    """The size of the loss's gradient at each pixel: a norm over the colours."""
+
+    norm: Literal["l2", "l1"] = "l2"
+    """"l2" as the paper has it; "l1", the mean of absolute values, as its authors' code has it."""
+    mode: Mode = "train"
+    """How the model runs while the gradient is taken: "train" as published, or "eval" (then BatchNorm statistics move once a step)."""
+    needs_gradient: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_choice("norm", self.norm, ("l2", "l1"))
+        _check_choice("mode", self.mode, ("train", "eval"))
+
+    def __call__(self, images: Tensor, gradient: Tensor | None) -> Tensor:
+        """Norm over colours of the gradient [B, C, H, W], in float32."""
+        if gradient is None:
+            raise ValueError("InputGradient needs the gradient of the loss with respect to the images, got None")
+        gradient = gradient.detach().float()
+        if self.norm == "l1":
+            return gradient.abs().mean(dim=1)
+        # Gradients below 1e-19 would vanish when squared, so each image is brought to a peak of 1 first. A peak of 0 or inf is left to
+        # `normalise`, which makes a uniform map of it.
+        peak = gradient.abs().amax(dim=(1, 2, 3), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+        return torch.linalg.vector_norm(gradient / peak, dim=1).mul_(peak[:, 0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform(Saliency):
+    """The same saliency everywhere: the control that shows what saliency itself adds."""
+
+    needs_gradient: ClassVar[bool] = False
+
+    def __call__(self, images: Tensor, gradient: Tensor | None) -> Tensor:
+        """Maps of ones."""
+        return torch.ones(len(images), *images.shape[-2:], device=images.device)
+
+
+def smooth(maps: Tensor, variance: float = 1.0, size: int = 5) -> Tensor:
+    """Gaussian blur of maps [B, H, W] with reflected borders; maps may be smaller than the kernel."""
+    taps = _gaussian(variance, size)
+    return _blur(_blur(maps.float(), taps, axis=1), taps, axis=2)
+
+
+def normalise(maps: Tensor) -> Tensor:
+    """Each map [B, H, W] divided by its sum, in float32: a distribution over its pixels.
+
+    A map that is zero everywhere, or holds a value that is not finite, becomes the uniform map.
+    """
+    maps = maps.float()
+    peak = maps.amax(dim=(1, 2), keepdim=True)
+    # Against the peak first: sums of huge values overflow, and sums of denormal ones lose all precision.
+    scaled = maps / peak
+    share = scaled / scaled.sum(dim=(1, 2), keepdim=True)
+    usable = (peak > 0) & peak.isfinite()
+    return torch.where(usable, share, 1 / (maps.shape[1] * maps.shape[2]))
+
+
+def check_maps(maps: Tensor, images: Tensor) -> None:
+    """Saliency handed in must be one raw map for each image."""
+    expected = (len(images), *images.shape[-2:])
+    if maps.shape != expected:
+        raise ValueError(f"saliency must be raw maps [B, H, W] = {list(expected)}, got {list(maps.shape)}; for maps [B, 1, H, W] pass maps.squeeze(1)")
+    if not maps.is_floating_point():
+        raise TypeError(f"saliency must be floating point, got {maps.dtype}; pass maps.float()")
+    if maps.device != images.device:
+        raise ValueError(f"saliency lies on {maps.device}, the images on {images.device}; move it with maps.to(images.device)")
+
+
+def input_gradient(model: nn.Module, images: Tensor, targets_of: Callable[[Tensor], Tensor], criterion: Criterion, mode: Mode = "train") -> Tensor:
+    """Gradient of the loss with respect to the images, leaving the model exactly as it was.
+
+    `.grad`, parameters, buffers (BatchNorm statistics: the pass runs on clones) and training flags are untouched. ``targets_of(logits)``
+    gives the soft targets.
+    """
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError("saliency needs gradients, but torch.inference_mode() is on; leave it, or use torch.no_grad() where you need none")
+    leaf = images.detach().requires_grad_()
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.enable_grad(), evaluating(model) if mode == "eval" else _as_it_is(model):
+        logits = torch.func.functional_call(model, buffers, (leaf,))
+        loss = criterion(logits, targets_of(logits))
+        (gradient,) = torch.autograd.grad(loss, leaf)
+    return gradient
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[nn.Module]:
+    """Evaluation mode for all modules of the model, and each one's own flag afterwards."""
+    flags = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield model
+    finally:
+        for module, training in flags:
+            module.training = training
+
+
+@contextmanager
+def _as_it_is(model: nn.Module) -> Iterator[nn.Module]:
+    yield model
+
+
+def _gaussian(variance: float, size: int) -> list[float]:
+    """The right half of a normalised Gaussian kernel, its centre first."""
+    half = size // 2
+    taps = [math.exp(-(i**2) / (2 * variance)) for i in range(half + 1)]
+    total = taps[0] + 2 * sum(taps[1:])
+    return [tap / total for tap in taps]
+
+
+def _blur(maps: Tensor, taps: Sequence[float], axis: int) -> Tensor:
+    """One axis of the blur, as a weighted sum of slices: exact in float32, where a convolution on CUDA may round to TF32."""
+    size, half = maps.shape[axis], len(taps) - 1
+    padded = maps.index_select(axis, _reflected(size, half, maps.device))
+    blurred = maps * taps[0]
+    for i in range(1, half + 1):
+        pair = padded.narrow(axis, half - i, size) + padded.narrow(axis, half + i, size)
+        blurred.add_(pair, alpha=taps[i])
+    return blurred
+
+
+def _reflected(size: int, half: int, device: torch.device) -> Tensor:
+    """Indices of an axis with ``half`` reflected ones on each side; reflection repeats where the axis is shorter than that."""
+    places = torch.arange(-half, size + half, device=device)
+    if size == 1:
+        return torch.zeros_like(places)
+    period = 2 * (size - 1)
+    folded = places.remainder(period)
+    return torch.minimum(folded, period - folded)
+
+
+def _check_choice(field: str, value: str, valid: Sequence[str]) -> None:
+    if value not in valid:
+        raise ValueError(f"{field} must be one of {', '.join(map(repr, valid))}; got {value!r}")

@@ -1,0 +1,187 @@
+"""The verb: a batch in, gradients out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor, nn
+
+from mixsage import sampling
+from mixsage.hidden import mixed_at
+from mixsage.host import Host, host_for
+from mixsage.loss import cross_entropy
+from mixsage.methods.base import CleanPass, Mixer, soft_targets
+from mixsage.plan import MixPlan
+from mixsage.saliency import Criterion, evaluating
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Step:
+    """What a step was; tensors are detached and stay on their device."""
+
+    loss: Tensor
+    """The combined loss, as its gradient is in `.grad` (not scaled by ``weight``)."""
+    clean_loss: Tensor | None
+    """Loss of the clean pass, where there was one."""
+    mixed_loss: Tensor
+    """Loss on the mixed batch."""
+    logits: Tensor
+    """Logits [B, C] of the mixed batch."""
+    clean_logits: Tensor | None
+    """Logits [B, C] of the clean pass, where there was one."""
+    plan: MixPlan
+    """What was mixed; hand it to `accumulate` again to replay the step."""
+
+
+def accumulate(
+    mixer: Mixer,
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    criterion: Criterion = cross_entropy,
+    weight: float = 1.0,
+    plan: MixPlan | None = None,
+    generator: Generator | None = None,
+    host: Host | None = None,
+) -> Step:
+    """One training step's gradients: the clean pass where the method needs one, the plan, the mixed pass.
+
+    The combined gradient is added to `.grad`; whatever the loop had accumulated there stays.
+
+    Args:
+        mixer: the method.
+        model: any module from images to logits [B, C].
+        images: [B, C, H, W] floating point.
+        labels: class indices [B], or soft labels [B, C].
+        criterion: ``criterion(logits, soft_targets [B, C]) -> scalar``, for both passes.
+        weight: factor on the step's gradient, for microbatches.
+        plan: a plan to replay; drawn if left out.
+        generator: a CPU generator; torch's default one if left out.
+        host: what a loop that owns the passes does instead of ``model(images)`` and ``loss.backward()``.
+
+    Example:
+        >>> import mixsage
+        >>> model = mixsage.models.preactresnet18(num_classes=10, width=8)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> images, labels = torch.rand(8, 3, 32, 32), torch.arange(8)
+        >>> step = accumulate(mixsage.SAGE(), model, images, labels)
+        >>> optimizer.step(); optimizer.zero_grad(set_to_none=True)
+    """
+    mixer = mixer.bind(model)
+    host = (host or host_for(model)).bind(model)
+    _check(mixer, images, labels, generator)
+    mixing, generator = _begin(mixer, plan, generator, host)
+    clean = mixer.clean if mixing else None
+
+    with torch.enable_grad():
+        first = _clean_pass(clean, mixer, model, images, labels, criterion, weight, plan is None, host) if clean else _NO_PASS
+        if plan is None:
+            plan = mixer.draw_from(images, labels, None, first.gradient, generator) if mixing else MixPlan.identity(len(images), images.device)
+        mixed_weight = mixer.mixed_weight if mixing else 1.0
+        logits, mixed_loss = _mixed_pass(plan, model, images, labels, criterion, mixed_weight * weight, host)
+
+    combined = mixed_loss * mixed_weight
+    if clean and clean.weight and first.loss is not None:
+        combined = combined + first.loss * clean.weight
+    return Step(loss=combined, clean_loss=first.loss, mixed_loss=mixed_loss, logits=logits, clean_logits=first.logits, plan=plan)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pass:
+    logits: Tensor | None = None
+    loss: Tensor | None = None
+    gradient: Tensor | None = None
+
+
+_NO_PASS = _Pass()
+
+
+def _begin(mixer: Mixer, plan: MixPlan | None, generator: Generator | None, host: Host) -> tuple[bool, Generator | None]:
+    """Whether this step mixes, and the generator of its choices. A batch that is not mixed is an ordinary step, without a clean pass."""
+    if plan is not None:
+        return not plan.is_identity, None
+    generator = host.choices(generator)
+    return sampling.coin(mixer.prob, generator), generator
+
+
+def _clean_pass(
+    clean: CleanPass,
+    mixer: Mixer,
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    criterion: Criterion,
+    weight: float,
+    drawing: bool,
+    host: Host,
+) -> _Pass:
+    wants_maps = drawing and mixer.source is not None and mixer.source.needs_gradient
+    if not wants_maps and not clean.weight:
+        return _NO_PASS
+    # A leaf of our own: neither the caller's images nor their graph are touched.
+    leaf = images.detach().requires_grad_(wants_maps)
+    # The forward lies inside no_sync too, as DistributedDataParallel decides to reduce when it goes forward.
+    with host.no_sync(), evaluating(model) if clean.mode == "eval" else nullcontext():
+        logits = _logits(host.forward(model, leaf))
+        loss = _scalar((clean.criterion or criterion)(logits, soft_targets(labels, logits.shape[1])))
+        with _no_autocast(images):
+            if clean.weight:
+                host.backward(loss * (clean.weight * weight))
+                gradient = leaf.grad
+            else:
+                gradient = host.input_gradient(loss, leaf)
+    return _Pass(logits.detach(), loss.detach(), gradient)
+
+
+def _mixed_pass(
+    plan: MixPlan, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, weight: float, host: Host
+) -> tuple[Tensor, Tensor]:
+    images = images.detach()
+    if plan.layer is None:
+        logits = _logits(host.forward(model, images if plan.is_identity else plan.apply(images)))
+    else:
+        with mixed_at(model, plan):
+            logits = _logits(host.forward(model, images))
+    loss = _scalar(criterion(logits, plan.targets(labels, logits.shape[1])))
+    with _no_autocast(images):
+        host.backward(loss * weight)
+    return logits.detach(), loss.detach()
+
+
+@contextmanager
+def _no_autocast(images: Tensor) -> Iterator[None]:
+    """Backward belongs outside autocast, also where the caller wrapped the whole step in it."""
+    device = images.device.type
+    if not torch.is_autocast_enabled(device):
+        yield
+        return
+    with torch.autocast(device, enabled=False):
+        yield
+
+
+def _check(mixer: Mixer, images: Tensor, labels: Tensor, generator: Generator | None) -> None:
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError("accumulate computes gradients, but torch.inference_mode() is on; call it outside of that context")
+    mixer.check(images, generator)
+    if len(labels) != len(images):
+        raise ValueError(f"got {len(images)} images and {len(labels)} labels; every image needs one label")
+
+
+def _logits(output: object) -> Tensor:
+    if not isinstance(output, Tensor):
+        raise TypeError(f"the model returned {type(output).__name__}, expected logits [B, C]; give a host whose forward(model, images) returns them")
+    if output.ndim != 2:
+        raise ValueError(f"the model returned {list(output.shape)}, expected logits [B, C]; give a host whose forward(model, images) returns them")
+    if output.is_inference():
+        raise RuntimeError("the model's output is an inference tensor without gradients; build and run the model outside torch.inference_mode()")
+    return output
+
+
+def _scalar(loss: Tensor) -> Tensor:
+    if loss.ndim:
+        raise ValueError(f"the criterion returned {list(loss.shape)}, expected a scalar; average it, for example with reduction='mean'")
+    return loss
