@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# ruff: noqa: T201
 """Make src/mixsage/data/fashion_mnist_sample.xz from the original files of Fashion-MNIST.
 
 The first 500 training and 200 test images of each class are kept, in the order of the originals. The payload is, split
@@ -57,6 +58,7 @@ def make_payload(source: Path) -> bytes:
 
 
 def main() -> None:
+    """Make the file, and print what `mixsage.data.sample` must say of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--source", type=Path, default=DEBIAN, help="folder of the four .gz files (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="file to write (default: %(default)s)")

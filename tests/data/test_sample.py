@@ -20,11 +20,14 @@ needs_originals = pytest.mark.skipif(not ORIGINALS.is_dir(), reason="Debian's da
 @pytest.mark.parametrize(("split", "per_class"), [("train", 500), ("test", 200)])
 def test_shapes_types_and_balance(split, per_class):
     images, labels = load_sample(split)
-    assert images.shape == (10 * per_class, 1, 28, 28) and images.dtype == torch.uint8
-    assert labels.shape == (10 * per_class,) and labels.dtype == torch.int64
+    assert images.shape == (10 * per_class, 1, 28, 28)
+    assert images.dtype == torch.uint8
+    assert labels.shape == (10 * per_class,)
+    assert labels.dtype == torch.int64
     assert labels.bincount().tolist() == [per_class] * 10
     assert len(images.flatten(1).unique(dim=0)) == 10 * per_class  # no image twice
-    assert images.min() == 0 and images.max() == 255
+    assert images.min() == 0
+    assert images.max() == 255
 
 
 def test_classes_come_interleaved():
@@ -46,7 +49,8 @@ def test_every_call_gives_tensors_of_its_own():
     first.images.zero_()
     first.labels.zero_()
     second = load_sample("test")
-    assert second.images.any() and second.labels.any()
+    assert second.images.any()
+    assert second.labels.any()
     assert second.images.untyped_storage().nbytes() == second.images.numel()
 
 
@@ -59,7 +63,8 @@ def test_small_and_licensed():
     folder = resources.files("mixsage.data")
     assert len((folder / sample.FILE).read_bytes()) < 3 * 2**20
     licence = (folder / "fashion_mnist_sample.LICENSE").read_text(encoding="utf-8")
-    assert "Zalando SE" in licence and "Permission is hereby granted, free of charge" in licence
+    assert "Zalando SE" in licence
+    assert "Permission is hereby granted, free of charge" in licence
 
 
 def damage_nothing(content):
@@ -105,7 +110,8 @@ def test_damage_is_reported(tmp_path, monkeypatch, damage, message):
         return
     with pytest.raises(RuntimeError, match=message) as caught:
         load_sample("train")
-    assert sample.FILE in str(caught.value) and "reinstall mixsage" in str(caught.value)
+    assert sample.FILE in str(caught.value)
+    assert "reinstall mixsage" in str(caught.value)
 
 
 @needs_originals

@@ -62,11 +62,9 @@ def load_sample(split: Literal["train", "test"]) -> Sample:
     if split not in SIZES:
         raise ValueError(f"the sample has the splits {' and '.join(map(repr, SIZES))}, got {split!r}")
     values = torch.frombuffer(bytearray(_payload()), dtype=torch.uint8)
-    for name, count in SIZES.items():
-        pixels = count * SIDE * SIDE
-        images, labels, values = values[:pixels], values[pixels : pixels + count], values[pixels + count :]
-        if name == split:
-            break
+    parts = torch.split(values, [size for count in SIZES.values() for size in (count * SIDE * SIDE, count)])
+    at = 2 * list(SIZES).index(split)
+    images, labels = parts[at], parts[at + 1]
     return Sample(images.reshape(-1, 1, SIDE, SIDE).clone(), labels.long())
 
 
