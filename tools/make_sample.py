@@ -1,5 +1,4 @@
 #!/usr/bin/env python3
-# ruff: noqa: T201
 """Make src/mixsage/data/fashion_mnist_sample.xz from the original files of Fashion-MNIST.
 
 The first 500 training and 200 test images of each class are kept, in the order of the originals. The payload is, split
