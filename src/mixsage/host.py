@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -88,11 +89,40 @@ class DDPHost(Host):
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Leave the reduction to the last backward of the step."""
-        return self.model.no_sync()  # type: ignore[no-any-return,no-untyped-call]  # torch leaves it unannotated
+        return self.model.no_sync()
 
     def choices(self, generator: Generator | None) -> Generator | None:
         """A generator of this process's own, seeded by a draw from the one given and the rank: equal seeds everywhere still differ."""
         return fork(generator, torch.distributed.get_rank(self.model.process_group))
+
+
+class FabricHost(Host):
+    """A model that Lightning Fabric has set up: precision, scaling and processes are Fabric's."""
+
+    def __init__(self, fabric: Any, model: nn.Module) -> None:
+        self.fabric = fabric
+        self.model = model
+
+    def backward(self, loss: Tensor) -> None:
+        """Fabric's backward, which scales where its precision asks for it."""
+        self.fabric.backward(loss)
+
+    def input_gradient(self, loss: Tensor, images: Tensor) -> Tensor:
+        """Fabric's backward, for the images alone: it refuses a gradient that is taken past it."""
+        self.fabric.backward(loss, inputs=[images])
+        assert images.grad is not None
+        return images.grad
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Fabric's context, where there are processes to keep from reducing."""
+        if self.fabric.world_size == 1:
+            return nullcontext()
+        context: AbstractContextManager[None] = self.fabric.no_backward_sync(self.model)
+        return context
+
+    def choices(self, generator: Generator | None) -> Generator | None:
+        """A generator of this process's own, where there are several."""
+        return generator if self.fabric.world_size == 1 else fork(generator, self.fabric.global_rank)
 
 
 def fork(generator: Generator | None, rank: int) -> Generator:

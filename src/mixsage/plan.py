@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -97,7 +98,7 @@ class MixPlan:
     """Dotted name of the module whose output is mixed instead of the input."""
 
     def __post_init__(self) -> None:
-        if self.weights is None:
+        if cast("Tensor | None", self.weights) is None:
             object.__setattr__(self, "weights", self._mean_masks())
         self._check()
 
@@ -181,14 +182,15 @@ class MixPlan:
 
     def _source(self, grid: Tensor, k: int, channels_last: bool) -> tuple[Tensor, Tensor | None]:
         """Source ``k`` of every output, moved to its place; and which pixels lie inside it, if not all do."""
-        rows = self._rows(grid, k)
         if self.warp is None:
-            return rows, None
+            return self._rows(grid, k), None
         height, width = _sides(grid, channels_last)
         index, visible = self.warp.index(k, height, width)
         if channels_last:
-            flat = rows.flatten(1, 2)
-            return flat.gather(1, index[:, :, None].expand_as(flat)).view(rows.shape), visible
+            # A pixel's colours lie together: whole pixels are picked out of the pool in one pass.
+            pixels = (self.sources[:, k, None] * (height * width) + index).flatten()
+            return grid.flatten(0, 2).index_select(0, pixels).view(len(index), *grid.shape[1:]), visible
+        rows = self._rows(grid, k)
         flat = rows.flatten(-2)
         return flat.gather(-1, index.view(len(index), *[1] * (flat.ndim - 2), -1).expand_as(flat)).view(rows.shape), visible
 

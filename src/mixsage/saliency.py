@@ -57,7 +57,8 @@ class InputGradient(Saliency):
         # Gradients below 1e-19 would vanish when squared, so each image is brought to a peak of 1 first. A peak of 0 or inf is left to
         # `normalise`, which makes a uniform map of it.
         peak = gradient.abs().amax(dim=(1, 2, 3), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
-        return torch.linalg.vector_norm(gradient / peak, dim=1).mul_(peak[:, 0])
+        # Not torch.linalg.vector_norm: along a strided axis it is some eighty times slower than the same thing written out.
+        return (gradient / peak).square_().sum(dim=1).sqrt_().mul_(peak[:, 0])
 
 
 @dataclass(frozen=True, kw_only=True)

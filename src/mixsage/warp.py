@@ -5,6 +5,8 @@ Everything here is geometry on the last two axes, rows first, and knows nothing 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -47,7 +49,7 @@ def block_index(order: Tensor, height: int, width: int) -> Tensor:
     grid = _side_of(order.shape[1])
     block_row, row, row_starts = _inside_block(height, grid, order.device)
     block_column, column, column_starts = _inside_block(width, grid, order.device)
-    source = order[:, (block_row[:, None] * grid + block_column[None, :]).flatten()].unflatten(1, (height, width))
+    source = order[:, (block_row[:, None] * grid + block_column[None, :]).flatten()].view(-1, height, width)
     return _within(row[:, None], source // grid, row_starts).mul_(width).add_(_within(column[None, :], source % grid, column_starts)).flatten(1)
 
 
@@ -56,7 +58,7 @@ def _within(place: Tensor, block: Tensor, starts: Tensor) -> Tensor:
 
 
 def _side_of(count: int) -> int:
-    side = round(count**0.5)
+    side = math.isqrt(count)
     if side * side != count:
         raise ValueError(f"Blocks order names {count} blocks an image, which is no square grid; give n·n of them")
     return side
@@ -72,5 +74,4 @@ def translate(maps: Tensor, offsets: Tensor) -> Tensor:
              [1., 2.]]])
     """
     index, inside = shift_index(offsets, maps.shape[-2], maps.shape[-1])
-    moved = maps.flatten(1).gather(1, index).view_as(maps)
-    return moved.masked_fill_(~inside, 0) if not moved.requires_grad else moved.masked_fill(~inside, 0)
+    return torch.where(inside, maps.flatten(1).gather(1, index).view_as(maps), 0)

@@ -43,8 +43,7 @@ class ManifoldMixup(Mixer):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("alpha", self.alpha)
-        if self.layers is not None and (isinstance(self.layers, str) or not self.layers):
-            raise ValueError(f"layers must name at least one layer in a tuple, got {self.layers!r}; for example ('input', 'layer1', 'layer2')")
+        _check_form(self.layers)
 
     def bind(self, model: nn.Module) -> ManifoldMixup:
         """These settings with the layers of this model."""
@@ -71,6 +70,11 @@ class ManifoldMixup(Mixer):
         if self.layers != ("input",):
             _say_input_only()
         return super(ManifoldMixup, at_input).__call__(images, labels, **options)  # type: ignore[arg-type]  # the base checks the options
+
+
+def _check_form(layers: object) -> None:
+    if layers is not None and not (isinstance(layers, tuple) and layers and all(isinstance(layer, str) for layer in layers)):
+        raise ValueError(f"layers must name at least one layer in a tuple, got {layers!r}; for example ('input', 'layer1', 'layer2')")
 
 
 @cache
