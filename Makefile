@@ -62,7 +62,7 @@ imports: $(READY)  ## Check that imports between the layers go one way
 	$(BIN)/lint-imports --no-logo
 
 docs: $(READY)  ## Build the documentation into site/
-	@if [ -f mkdocs.yml ]; then $(BIN)/python -m mkdocs build --strict; else echo "There is no mkdocs.yml: nothing to build."; fi
+	@if [ -f mkdocs.yml ]; then NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict; else echo "There is no mkdocs.yml: nothing to build."; fi
 
 # The tests lie in the source archive too. Without its src folder, only the installed wheel can answer `import mixsage`.
 wheel-test: $(READY)  ## Build archive and wheel, and test the wheel alone in a clean environment
@@ -88,4 +88,4 @@ requirements: $(READY)  ## Write the pins anew from requirements/*.in (UPGRADE=1
 
 clean:  ## Remove what builds and checks leave behind; .venv stays
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
-	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
