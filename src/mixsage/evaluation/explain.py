@@ -1,0 +1,169 @@
+"""A model, a batch and methods to the arrays that `mixsage.reports.figures` draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor, nn
+
+from mixsage.loss import cross_entropy
+from mixsage.methods.base import Mixer, soft_targets
+from mixsage.plan import MixPlan, Shift
+from mixsage.reports.pictures import Mix, Pair
+from mixsage.saliency import Criterion, InputGradient, Mode, input_gradient, normalise, smooth
+from mixsage.warp import block_of
+
+_TRIES = 1000
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Subject:
+    """Images that are to be explained, and the model that looks at them."""
+
+    images: Tensor
+    """[B, C, H, W] in [0, 1], or bytes."""
+    labels: Tensor
+    """[B] class indices."""
+    names: Sequence[str]
+    """Names of the classes."""
+    mean: Sequence[float]
+    """Mean of each channel in [0, 1], as the model was trained with."""
+    std: Sequence[float]
+    """Standard deviation of each channel in [0, 1], as the model was trained with."""
+    model: nn.Module | None = None
+    """Where saliency comes from; without one, only methods that need none can be shown."""
+    criterion: Criterion = cross_entropy
+    """The loss whose gradient is the saliency."""
+
+    def inputs(self) -> Tensor:
+        """The images as the model takes them."""
+        images = self.images.float() / 255 if self.images.dtype == torch.uint8 else self.images.float()
+        return (images - _per_channel(self.mean)) / _per_channel(self.std)
+
+    def shown(self, inputs: Tensor) -> Tensor:
+        """[B, 3, H, W] in [0, 1] of what a model takes, in colour."""
+        shown = (inputs * _per_channel(self.std) + _per_channel(self.mean)).clamp(0, 1)
+        return shown.expand(-1, 3, -1, -1) if shown.shape[1] == 1 else shown
+
+    def gradient(self, mode: Mode) -> Tensor | None:
+        """The loss's gradient at each pixel, of all images in one batch."""
+        if self.model is None:
+            return None
+        classes = len(self.names)
+        return input_gradient(
+            self.model, self.inputs(), lambda logits: soft_targets(self.labels, max(classes, logits.shape[1])), self.criterion, mode
+        )
+
+
+def pairs(
+    subject: Subject,
+    mixers: Mapping[str, Mixer],
+    *,
+    partners: Sequence[int] | None = None,
+    generator: Generator | None = None,
+    least_share: float = 0.0,
+    tint: bool = False,
+) -> list[Pair]:
+    """Every image with its partner, under every method: the arrays of `figures.gallery`.
+
+    The partners are the same for all methods, so that their mixes can be compared.
+
+    Args:
+        subject: images, labels and the model.
+        mixers: the methods by the name that the figure shows.
+        partners: the partner of each image; the next one if left out.
+        generator: where the methods' choices come from.
+        least_share: draw anew until the image and its partner both have at least this share of the label; 0 takes the first draw.
+        tint: show the image in blue and its partner in orange, so that grey pictures can be told apart in their mix.
+    """
+    count = len(subject.images)
+    partners = list(partners) if partners is not None else [(i + 1) % count for i in range(count)]
+    inputs = subject.inputs()
+    maps = {name: _maps(subject, inputs, mixer) for name, mixer in mixers.items()}
+    gradient = subject.gradient("eval")
+    looks = None if gradient is None else normalise(smooth(InputGradient()(inputs, gradient))).double().numpy()
+
+    found = []
+    for i, j in enumerate(partners):
+        rows = torch.tensor([i, j])
+        colours = subject.shown(inputs[rows]) * (_TINTS if tint else 1)
+        names = (subject.names[int(subject.labels[i])], subject.names[int(subject.labels[j])])
+        mixes = {}
+        for name, mixer in mixers.items():
+            looked = maps[name]
+            saliency = None if looked is None else looked[rows]
+            plan = _plan_of_pair(mixer, inputs[rows], subject.labels[rows], saliency, generator, least_share)
+            mixes[name] = _mix(plan, colours, subject.mean, names)
+        image, partner = _pictures(colours)
+        seen = None if looks is None else (looks[i], looks[j])
+        found.append(Pair(image=image, partner=partner, names=names, saliency=seen, mixes=mixes))
+    return found
+
+
+def _maps(subject: Subject, inputs: Tensor, mixer: Mixer) -> Tensor | None:
+    """Raw maps as the method takes them, from one pass over all images: two alone would be a poor batch for BatchNorm."""
+    if mixer.source is None:
+        return None
+    gradient = None
+    if mixer.source.needs_gradient:
+        gradient = subject.gradient(mixer.clean.mode if mixer.clean else "train")
+        if gradient is None:
+            raise ValueError(f"{type(mixer).__name__} looks at the model's saliency: give the subject a model")
+    return mixer.source(inputs, gradient)
+
+
+def _plan_of_pair(
+    mixer: Mixer, inputs: Tensor, labels: Tensor, saliency: Tensor | None, generator: Generator | None, least_share: float
+) -> MixPlan:
+    """A plan of the pair as a batch of two, drawn until the two meet, at the input, with enough of each."""
+    for _ in range(_TRIES):
+        plan = mixer.plan(inputs, labels, saliency=saliency, generator=generator)
+        if plan.is_identity and mixer.min_batch == 1:
+            return plan
+        if plan.sources.shape[1] < 2 or plan.layer is not None:
+            continue
+        share_of_first = float(plan.weights[0][plan.sources[0] == 0].sum())
+        meets = bool((plan.sources[0] == 1).any())
+        if meets and int(plan.sources[0, 0]) == 0 and least_share <= share_of_first <= 1 - least_share:
+            return plan
+    raise ValueError(f"{mixer} did not mix the pair with at least {least_share} of each in {_TRIES} draws; lower least_share")
+
+
+def _mix(plan: MixPlan, colours: Tensor, fill: Sequence[float], names: tuple[str, str]) -> Mix:
+    masks = plan.dense_masks()[0]
+    offset = None
+    if isinstance(plan.warp, Shift) and plan.sources.shape[1] == 2:
+        down, right = plan.warp.offsets[0, 1].tolist()
+        offset = (int(down), int(right))
+    # What comes in from outside is zero where the model's inputs are mixed: the mean colour of the pictures.
+    mean = _per_channel(fill)
+    return Mix(
+        picture=_pictures(plan.apply(colours - mean) + mean)[0],
+        names=tuple(names[int(k)] for k in plan.sources[0]),
+        shares=tuple(float(weight) for weight in plan.weights[0]),
+        mask=_enlarged(masks[plan.sources[0] == 0].sum(dim=0), *colours.shape[-2:]),
+        offset=offset,
+    )
+
+
+def _pictures(colours: Tensor) -> NDArray[np.float64]:
+    """[B, H, W, 3]."""
+    return colours.detach().clamp(0, 1).permute(0, 2, 3, 1).double().numpy()
+
+
+def _enlarged(mask: Tensor, height: int, width: int) -> NDArray[np.float64]:
+    rows = block_of(height, mask.shape[0])
+    columns = block_of(width, mask.shape[1])
+    return mask[rows][:, columns].double().numpy()
+
+
+_TINTS = torch.tensor([[0.42, 0.76, 1.0], [1.0, 0.62, 0.28]]).view(2, 3, 1, 1)
+"""The colours of the image and of its partner, light enough for a white pixel to stay bright; half of each is nearly grey."""
+
+
+def _per_channel(values: Sequence[float]) -> Tensor:
+    return torch.tensor(list(values)).view(-1, 1, 1)

@@ -1,0 +1,161 @@
+"""Figure (1): the same pairs under every method, side by side, with what SAGE looked at on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mixsage.reports.figures.style import FAINT, IMAGE, INK, OTHERS, PARTNER, new_figure, show_map, show_mask, show_picture
+from mixsage.reports.pictures import Mix, Pair
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.gridspec import GridSpec
+
+
+def gallery(pairs: Sequence[Pair], *, explained: str | None = "SAGE", title: str | None = None) -> Figure:
+    """A row a pair, a column a method; the explained method last, with saliency, mask and shift before its mix.
+
+    Args:
+        pairs: pairs with the same methods in each.
+        explained: the method whose saliency, mask and shift are shown; None shows the mixes alone.
+        title: a heading above everything.
+    """
+    methods = _methods(pairs)
+    if explained is not None and explained not in methods:
+        explained = None
+    others = [name for name in methods if name != explained]
+    columns = _columns(pairs, others, explained)
+    widths = [_GAP if heading is None else 1.0 for heading, _ in columns]
+
+    cell, height, width = 1.35, *pairs[0].image.shape[:2]
+    row = cell * height / width + 0.34
+    top = 0.45 + (0.3 if title else 0.0)
+    figure = new_figure(cell * sum(widths) * 1.06, top + row * len(pairs) + 0.32)
+    size = figure.get_size_inches()
+    grid = figure.add_gridspec(
+        len(pairs), len(columns), width_ratios=widths, wspace=0.06, hspace=0.34 / (row - 0.34) * 0.95,
+        left=0.012, right=0.988, top=1 - top / size[1], bottom=0.66 / size[1],
+    )  # fmt: skip
+    if title:
+        figure.text(0.012, 1 - 0.12 / size[1], title, fontsize=13, weight="bold", color=INK, va="top")
+    for i, pair in enumerate(pairs):
+        _draw_row(figure, grid, i, pair, columns)
+    _legend(figure, size[1])
+    return figure
+
+
+_GAP = 0.16
+"""Width of the gap between groups of columns, in columns."""
+
+_Column = tuple[str | None, str]
+"""A heading (None for a gap) and what the column shows."""
+
+
+def _columns(pairs: Sequence[Pair], others: Sequence[str], explained: str | None) -> list[_Column]:
+    columns: list[_Column] = [("image", "image"), ("partner", "partner"), (None, "")]
+    columns += [(name, f"mix:{name}") for name in others]
+    if explained is None:
+        return columns
+    if others:
+        columns.append((None, ""))
+    if all(pair.saliency is not None for pair in pairs):
+        columns += [("saliency\nof the image", "saliency"), ("saliency\nof the partner", "partner saliency")]
+    columns += [("mask and shift", f"mask:{explained}"), (explained, f"mix:{explained}")]
+    return columns
+
+
+def _draw_row(figure: Figure, grid: GridSpec, i: int, pair: Pair, columns: Sequence[_Column]) -> None:
+    for j, (heading, shows) in enumerate(columns):
+        if heading is None:
+            continue
+        axes = figure.add_subplot(grid[i, j])
+        kind, _, method = shows.partition(":")
+        if kind == "image":
+            show_picture(axes, pair.image, frame=IMAGE)
+            _caption(axes, pair.names[0], IMAGE)
+        elif kind == "partner":
+            show_picture(axes, pair.partner, frame=PARTNER)
+            _caption(axes, pair.names[1], PARTNER)
+        elif kind == "saliency" and pair.saliency:
+            show_map(axes, pair.saliency[0], beneath=pair.image)
+        elif kind == "partner saliency" and pair.saliency:
+            show_map(axes, pair.saliency[1], beneath=pair.partner)
+        elif kind == "mask":
+            mix = pair.mixes[method]
+            show_mask(axes, mix.mask)
+            draw_shift(axes, mix)
+        else:
+            mix = pair.mixes[method]
+            show_picture(axes, mix.picture)
+            share_bar(axes, mix)
+        if i == 0:
+            axes.set_title(heading, fontsize=9.5, color=INK, pad=5, weight="bold" if kind == "mix" else "normal", linespacing=1.05)
+
+
+def draw_shift(axes: Axes, mix: Mix) -> None:
+    """An arrow from where the partner's centre was to where it went, and the partner's frame there."""
+    from matplotlib.patches import FancyArrowPatch, Rectangle
+
+    if mix.offset is None:
+        return
+    if mix.offset == (0, 0):
+        axes.text(0.5, -0.045, "stays in place", transform=axes.transAxes, ha="center", va="top", fontsize=8.5, color=INK)
+        return
+    height, width = mix.mask.shape
+    down, right = mix.offset
+    frame = Rectangle((right - 0.5, down - 0.5), width, height, fill=False, edgecolor=PARTNER, linewidth=1.8, linestyle=(0, (3, 2)))
+    axes.add_patch(frame)
+    centre = (width / 2 - 0.5, height / 2 - 0.5)
+    scale = min(1.0, 0.46 * width / max(abs(right), 1e-9), 0.46 * height / max(abs(down), 1e-9))
+    tip = (centre[0] + right * scale, centre[1] + down * scale)
+    axes.add_patch(FancyArrowPatch(centre, tip, arrowstyle="-|>", mutation_scale=13, linewidth=2, color=INK, shrinkA=0, shrinkB=0))
+    text = f"{_arrow(down, '↓', '↑')} {_arrow(right, '→', '←')}".strip()
+    axes.text(0.5, -0.045, text, transform=axes.transAxes, ha="center", va="top", fontsize=8.5, color=INK)
+
+
+def _arrow(value: int, positive: str, negative: str) -> str:
+    return "" if value == 0 else f"{positive if value > 0 else negative}{abs(value)}"
+
+
+def share_bar(axes: Axes, mix: Mix) -> None:
+    """The label's shares as a bar beneath the picture, with the numbers in it."""
+    from matplotlib.patches import Rectangle
+
+    colours = (IMAGE, PARTNER, *OTHERS)
+    start = 0.0
+    for share, colour in zip(mix.shares, colours, strict=False):
+        axes.add_patch(Rectangle((start, -0.165), share, 0.125, transform=axes.transAxes, color=colour, clip_on=False, linewidth=0))
+        if share >= 0.17:
+            axes.text(
+                start + share / 2,
+                -0.1065,
+                f"{100 * share:.0f} %",
+                transform=axes.transAxes,
+                ha="center",
+                va="center",
+                fontsize=7.5,
+                color="white",
+                weight="bold",
+            )
+        start += share
+
+
+def _caption(axes: Axes, text: str, colour: str) -> None:
+    axes.text(0.5, -0.045, text, transform=axes.transAxes, ha="center", va="top", fontsize=8.5, color=colour, weight="bold")
+
+
+def _legend(figure: Figure, height: float) -> None:
+    text = "Bars: shares of the label (blue the image, orange the partner). Mask: blue where the image shows, orange where the partner does; the dashed frame is the partner after its shift."
+    figure.text(0.012, 0.16 / height, text, fontsize=8.5, color=FAINT, va="bottom")
+
+
+def _methods(pairs: Sequence[Pair]) -> list[str]:
+    if not pairs:
+        raise ValueError("a gallery needs at least one pair")
+    methods = list(pairs[0].mixes)
+    for pair in pairs:
+        if list(pair.mixes) != methods:
+            raise ValueError(f"every pair of a gallery needs the same methods, got {methods} and {list(pair.mixes)}")
+    return methods
