@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -98,9 +99,11 @@ class MixPlan:
     """Dotted name of the module whose output is mixed instead of the input."""
 
     def __post_init__(self) -> None:
+        self._check()
         if cast("Tensor | None", self.weights) is None:
             object.__setattr__(self, "weights", self._mean_masks())
-        self._check()
+        if self.weights.shape != self.sources.shape:
+            raise ValueError(f"weights must be [B, K] = {list(self.sources.shape)}, got {_describe(self.weights)}")
 
     @classmethod
     def identity(cls, batch: int, device: torch.device | str | None = None) -> MixPlan:
@@ -109,7 +112,7 @@ class MixPlan:
 
     @property
     def is_identity(self) -> bool:
-        """Whether the plan has the form of `identity`: one source an output, nothing moved. Read off the form, never off values on a device."""
+        """Whether nothing is mixed or moved, as in `identity`: one source an output. Read off the form, never off values on a device."""
         return self.sources.shape[1] == 1 and self.warp is None and self.layer is None
 
     def apply(self, pool: Tensor) -> Tensor:
@@ -128,6 +131,7 @@ class MixPlan:
         if labels.is_floating_point():
             return self._mix_soft(labels, num_classes)
         check_class_indices(labels, num_classes)
+        self._check_rows(len(labels), "labels")
         empty = torch.zeros(len(self.sources), num_classes, device=self.weights.device)
         return empty.scatter_add_(1, labels.long()[self.sources], self.weights)
 
@@ -173,7 +177,7 @@ class MixPlan:
             mixed = base.clone() if base.untyped_storage().data_ptr() == grid.untyped_storage().data_ptr() else base
             columns = slice(left, right)
             rows = slice(top, bottom)
-            box = (slice(None), rows, columns) if channels_last else (..., rows, columns)
+            box = (..., rows, columns, slice(None)) if channels_last else (..., rows, columns)
             mixed[box] = grid[box].index_select(0, self.sources[:, 1])
             return mixed
         other, _ = self._source(grid, 1, channels_last)
@@ -187,9 +191,11 @@ class MixPlan:
         height, width = _sides(grid, channels_last)
         index, visible = self.warp.index(k, height, width)
         if channels_last:
-            # A pixel's colours lie together: whole pixels are picked out of the pool in one pass.
-            pixels = (self.sources[:, k, None] * (height * width) + index).flatten()
-            return grid.flatten(0, 2).index_select(0, pixels).view(len(index), *grid.shape[1:]), visible
+            # A pixel's colours lie together: whole pixels are picked out of the pool in one pass. A clip holds several pictures.
+            pictures = math.prod(grid.shape[1:-3])
+            picture = self.sources[:, k, None] * pictures + torch.arange(pictures, device=index.device)
+            pixels = (picture[:, :, None] * (height * width) + index[:, None, :]).flatten()
+            return grid.flatten(0, -2).index_select(0, pixels).view(len(index), *grid.shape[1:]), visible
         rows = self._rows(grid, k)
         flat = rows.flatten(-2)
         return flat.gather(-1, index.view(len(index), *[1] * (flat.ndim - 2), -1).expand_as(flat)).view(rows.shape), visible
@@ -214,7 +220,10 @@ class MixPlan:
 
     def _mix_soft(self, labels: Tensor, num_classes: int) -> Tensor:
         if labels.ndim != 2 or labels.shape[1] != num_classes:
-            raise ValueError(f"soft labels must be [B, {num_classes}], got {list(labels.shape)}; pass class indices [B], or shares for every class")
+            raise ValueError(
+                f"soft labels must be [B, {num_classes}], got {list(labels.shape)}; pass class indices [B], or shares for every class"
+            )
+        self._check_rows(len(labels), "labels")
         mixed = self.weights[:, :1] * labels[self.sources[:, 0]].float()
         for k in range(1, self.sources.shape[1]):
             mixed = mixed.addcmul_(self.weights[:, k : k + 1], labels[self.sources[:, k]].float())
@@ -233,26 +242,39 @@ class MixPlan:
             raise ValueError(f"sources must be [B, K] int64, got {_describe(self.sources)}")
         batch, count = self.sources.shape
         if isinstance(self.masks, Boxes):
-            if count != 2 or self.masks.corners.shape not in {(batch, 4), (1, 4)}:
-                raise ValueError(f"Boxes mix 2 sources and are [B, 4] or [1, 4] corners; got {count} sources, {_describe(self.masks.corners)}")
+            corners = self.masks.corners
+            if count != 2 or corners.shape not in {(batch, 4), (1, 4)} or corners.dtype != torch.int64:
+                raise ValueError(
+                    f"Boxes mix 2 sources and are corners [{batch}, 4] or [1, 4] int64; got {count} sources, {_describe(corners)}"
+                )
         elif self.masks.ndim != 4 or self.masks.shape[:2] != (batch, count):
             raise ValueError(f"masks must be [B, K, h, w] = [{batch}, {count}, h, w], got {_describe(self.masks)}")
-        if self.weights.shape != (batch, count):
-            raise ValueError(f"weights must be [B, K] = [{batch}, {count}], got {_describe(self.weights)}")
-        if isinstance(self.warp, Shift) and self.warp.offsets.shape != (batch, count, 2):
-            raise ValueError(f"Shift offsets must be [B, K, 2] = [{batch}, {count}, 2], got {_describe(self.warp.offsets)}")
-        if isinstance(self.warp, Blocks) and (self.warp.order.ndim != 3 or self.warp.order.shape[:2] != (batch, count)):
-            raise ValueError(f"Blocks order must be [B, K, n·n] = [{batch}, {count}, n·n], got {_describe(self.warp.order)}")
+        if isinstance(self.warp, Shift) and (
+            self.warp.offsets.shape != (batch, count, 2) or self.warp.offsets.dtype != torch.int64
+        ):
+            raise ValueError(f"Shift offsets must be [B, K, 2] = [{batch}, {count}, 2] int64, got {_describe(self.warp.offsets)}")
+        if isinstance(self.warp, Blocks):
+            order = self.warp.order
+            if order.ndim != 3 or order.shape[:2] != (batch, count) or order.dtype != torch.int64:
+                raise ValueError(f"Blocks order must be [B, K, n·n] = [{batch}, {count}, n·n] int64, got {_describe(order)}")
+            geometry.side_of(order.shape[2])
         if self.warp is not None and isinstance(self.masks, Boxes):
             raise ValueError("Boxes do not go with a warp; use dense masks [B, K, H, W]")
+
+    def _check_rows(self, count: int, things: str) -> None:
+        if count < len(self.sources):
+            raise ValueError(
+                f"the plan mixes {len(self.sources)} images, got only {count} {things}; apply it to the batch that it was drawn for"
+            )
 
     def _check_pool(self, pool: Tensor) -> None:
         if not pool.is_floating_point():
             raise TypeError(f"apply mixes floating-point values, got {pool.dtype}; convert first, for example images.float() / 255")
         if pool.device != self.sources.device:
-            raise ValueError(f"the plan lies on {self.sources.device}, the pool on {pool.device}; move the plan with plan.to({str(pool.device)!r})")
-        if len(pool) < len(self.sources):
-            raise ValueError(f"the plan mixes {len(self.sources)} images, the pool has only {len(pool)} rows; apply it to the batch that it was drawn for")
+            raise ValueError(
+                f"the plan lies on {self.sources.device}, the pool on {pool.device}; move the plan with plan.to({str(pool.device)!r})"
+            )
+        self._check_rows(len(pool), "rows")
         spatial = isinstance(self.masks, Boxes) or self.warp is not None or self.masks.shape[2:] != (1, 1)
         if not spatial:
             return
@@ -262,10 +284,13 @@ class MixPlan:
         if isinstance(self.masks, Boxes):
             wanted, fits = (self.masks.height, self.masks.width), (self.masks.height, self.masks.width) == (height, width)
         else:
-            wanted = (self.masks.shape[2], self.masks.shape[3])
+            n = geometry.side_of(self.warp.order.shape[2]) if isinstance(self.warp, Blocks) else 1
+            wanted = (max(n, self.masks.shape[2]), max(n, self.masks.shape[3]))
             fits = wanted[0] <= height and wanted[1] <= width
         if not fits:
-            raise ValueError(f"the plan was drawn for a grid of {wanted[0]}×{wanted[1]}, the pool has {height}×{width}; draw a plan for this size")
+            raise ValueError(
+                f"the plan was drawn for a grid of {wanted[0]}×{wanted[1]}, the pool has {height}×{width}; draw a plan for this size"
+            )
 
 
 def check_class_indices(labels: Tensor, num_classes: int) -> None:

@@ -46,18 +46,24 @@ def block_index(order: Tensor, height: int, width: int) -> Tensor:
 
     Where n does not divide a side, a block that is one pixel too short for its target repeats its last row or column.
     """
-    grid = _side_of(order.shape[1])
+    grid = side_of(order.shape[1])
     block_row, row, row_starts = _inside_block(height, grid, order.device)
     block_column, column, column_starts = _inside_block(width, grid, order.device)
     source = order[:, (block_row[:, None] * grid + block_column[None, :]).flatten()].view(-1, height, width)
-    return _within(row[:, None], source // grid, row_starts).mul_(width).add_(_within(column[None, :], source % grid, column_starts)).flatten(1)
+    return (
+        _within(row[:, None], source // grid, row_starts)
+        .mul_(width)
+        .add_(_within(column[None, :], source % grid, column_starts))
+        .flatten(1)
+    )
 
 
 def _within(place: Tensor, block: Tensor, starts: Tensor) -> Tensor:
     return torch.minimum(starts[block] + place, starts[block + 1] - 1)
 
 
-def _side_of(count: int) -> int:
+def side_of(count: int) -> int:
+    """n, where a grid of n×n blocks has ``count`` of them."""
     side = math.isqrt(count)
     if side * side != count:
         raise ValueError(f"Blocks order names {count} blocks an image, which is no square grid; give n·n of them")
