@@ -80,7 +80,11 @@ def accumulate(
     with torch.enable_grad():
         first = _clean_pass(clean, mixer, model, images, labels, criterion, weight, plan is None, host) if clean else _NO_PASS
         if plan is None:
-            plan = mixer.draw_from(images, labels, None, first.gradient, generator) if mixing else MixPlan.identity(len(images), images.device)
+            plan = (
+                mixer.draw_from(images, labels, None, first.gradient, generator)
+                if mixing
+                else MixPlan.identity(len(images), images.device)
+            )
         mixed_weight = mixer.mixed_weight if mixing else 1.0
         logits, mixed_loss = _mixed_pass(plan, model, images, labels, criterion, mixed_weight * weight, host)
 
@@ -142,7 +146,7 @@ def _mixed_pass(
 ) -> tuple[Tensor, Tensor]:
     images = images.detach()
     if plan.layer is None:
-        logits = _logits(host.forward(model, images if plan.is_identity else plan.apply(images)))
+        logits = _logits(host.forward(model, plan.apply(images)))
     else:
         with mixed_at(model, plan):
             logits = _logits(host.forward(model, images))
@@ -173,15 +177,23 @@ def _check(mixer: Mixer, images: Tensor, labels: Tensor, generator: Generator | 
 
 def _logits(output: object) -> Tensor:
     if not isinstance(output, Tensor):
-        raise TypeError(f"the model returned {type(output).__name__}, expected logits [B, C]; give a host whose forward(model, images) returns them")
+        raise TypeError(
+            f"the model returned {type(output).__name__}, expected logits [B, C]; give a host whose forward(model, images) returns them"
+        )
     if output.ndim != 2:
-        raise ValueError(f"the model returned {list(output.shape)}, expected logits [B, C]; give a host whose forward(model, images) returns them")
+        raise ValueError(
+            f"the model returned {list(output.shape)}, expected logits [B, C]; give a host whose forward(model, images) returns them"
+        )
     if output.is_inference():
-        raise RuntimeError("the model's output is an inference tensor without gradients; build and run the model outside torch.inference_mode()")
+        raise RuntimeError(
+            "the model's output is an inference tensor without gradients; build and run the model outside torch.inference_mode()"
+        )
     return output
 
 
 def _scalar(loss: Tensor) -> Tensor:
     if loss.ndim:
-        raise ValueError(f"the criterion returned {list(loss.shape)}, expected a scalar; average it, for example with reduction='mean'")
+        raise ValueError(
+            f"the criterion returned {list(loss.shape)}, expected a scalar; average it, for example with reduction='mean'"
+        )
     return loss
