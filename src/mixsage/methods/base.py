@@ -132,7 +132,9 @@ class Mixer(ABC):
         With ``model`` the saliency is taken from it, and the model stays exactly as it was (`.grad`, parameters, buffers, training flags).
         """
         self.check(images, generator)
-        classes = self._classes_of(labels)
+        if len(labels) != len(images):
+            raise ValueError(f"got {len(images)} images and {len(labels)} labels; every image needs one label")
+        classes = self.classes_of(labels)
         if not sampling.coin(self.prob, generator):
             plan = MixPlan.identity(len(images), images.device)
         else:
@@ -161,7 +163,8 @@ class Mixer(ABC):
         clean = self.clean or CleanPass()
         return input_gradient(model, images, lambda logits: soft_targets(labels, logits.shape[1]), clean.criterion or criterion, clean.mode)
 
-    def _classes_of(self, labels: Tensor) -> int:
+    def classes_of(self, labels: Tensor) -> int:
+        """The number of classes of soft targets, where there are no logits to read it from."""
         if labels.is_floating_point() and labels.ndim == 2:
             return labels.shape[1]
         if self.num_classes is None:
