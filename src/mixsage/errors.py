@@ -1,4 +1,4 @@
-"""What errors have in common: the nearest valid name."""
+"""What errors have in common: the nearest valid name, the line that installs what is missing."""
 
 from __future__ import annotations
 
@@ -12,3 +12,8 @@ def unknown_name(kind: str, name: str, valid: Iterable[str]) -> str:
     near = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"unknown {kind} {name!r}; {hint}valid: {', '.join(names)}"
+
+
+def not_installed(what: str, package: str, extra: str) -> str:
+    """A message for an optional package that is not there: what needs it, and the line that installs it."""
+    return f"{what} needs {package}, which is not installed: pip install 'mixsage[{extra}]'"
