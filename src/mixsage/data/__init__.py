@@ -1,8 +1,31 @@
 """Images and labels to train and evaluate on.
 
-`load_sample("train")` gives the embedded sample, which needs no download: see `mixsage.data.sample`.
+`load("cifar10")` gives a data set by name, folder or hub id: see `mixsage.data.sources`. `feed(…)` makes batches of it on a device,
+in an order and with crops that depend on nothing but the seed, the epoch and the number of the batch: see `mixsage.data.feeds`.
+`load_sample("train")` gives the tensors of the embedded sample, which needs no download: see `mixsage.data.sample`.
 """
 
+from mixsage.data.feeds import Batch, Feed, ResidentFeed, feed
 from mixsage.data.sample import CLASSES, MEAN, STD, Sample, load_sample
+from mixsage.data.seeds import generator
+from mixsage.data.sources import NAMES, DataError, DataSet, Images, hold_out, load, per_class
 
-__all__ = ["CLASSES", "MEAN", "STD", "Sample", "load_sample"]
+__all__ = [
+    "CLASSES",
+    "MEAN",
+    "NAMES",
+    "STD",
+    "Batch",
+    "DataError",
+    "DataSet",
+    "Feed",
+    "Images",
+    "ResidentFeed",
+    "Sample",
+    "feed",
+    "generator",
+    "hold_out",
+    "load",
+    "load_sample",
+    "per_class",
+]
