@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
@@ -50,35 +50,65 @@ def check_layers(model: nn.Module, layers: tuple[str, ...]) -> None:
 
 
 @contextmanager
-def mixed_at(model: nn.Module, plan: MixPlan) -> Iterator[None]:
-    """Within this context the output of ``plan.layer`` is mixed by the plan, once; nothing stays hooked afterwards."""
-    assert plan.layer is not None
+def mixed_at(model: nn.Module, plan: MixPlan) -> Iterator[Callable[[], None]]:
+    """Within this context the output of ``plan.layer`` is mixed by the plan; nothing stays hooked afterwards.
+
+    Call what the context gives once the forward pass is over: it makes sure that the layer ran, and that what runs from then on is mixed
+    too, as backward runs a layer again where activations are checkpointed. A plan that mixes the input hooks nothing.
+    """
+    if plan.layer is None:
+        yield lambda: None
+        return
     module = layers_of(model).get(plan.layer)
     if module is None:
         raise ValueError(unknown_name("layer", plan.layer, layers_of(model)))
-    calls = 0
-
-    def mix(_module: nn.Module, _arguments: object, output: object) -> Tensor | None:
-        nonlocal calls
-        calls += 1
-        if calls > 1:  # a module that runs again (shared weights, recomputed activations) must not be mixed twice over
-            raise RuntimeError(f"the layer {plan.layer!r} ran more than once in one pass, so it is not clear what to mix; choose another layer")
-        if not isinstance(output, Tensor):
-            raise TypeError(f"the layer {plan.layer!r} returned {type(output).__name__}, only a tensor can be mixed; choose another layer")
-        return plan.apply(output)
-
-    handle = module.register_forward_hook(mix)
+    mixing = _Mixing(plan, plan.layer)
+    handle = module.register_forward_hook(mixing)
     try:
         if _is_compiled(model):
             _say_uncompiled()
             with torch.compiler.set_stance("force_eager"):
-                yield
+                yield mixing.forward_is_over
         else:
-            yield
+            yield mixing.forward_is_over
     finally:
         handle.remove()
-    if not calls:
-        raise RuntimeError(f"the layer {plan.layer!r} did not run in this pass, so nothing was mixed; choose a layer that every pass goes through")
+
+
+class _Mixing:
+    """The hook: mixes what its layer returns, once in a forward pass."""
+
+    def __init__(self, plan: MixPlan, layer: str) -> None:
+        self.plan = plan
+        self.layer = layer
+        self.ran = False
+        self.over = False
+
+    def __call__(self, _module: nn.Module, _arguments: object, output: object) -> Tensor:
+        if self.ran and not self.over:  # weights that are used twice: mixed twice over, images would no longer go with their labels
+            raise RuntimeError(
+                f"the layer {self.layer!r} ran more than once in one pass, so it is not clear what to mix; choose another layer"
+            )
+        self.ran = True
+        if not isinstance(output, Tensor):
+            raise TypeError(
+                f"the layer {self.layer!r} returned {type(output).__name__}, only a tensor can be mixed; choose another layer"
+            )
+        batch = len(self.plan.sources)
+        if not output.ndim or len(output) != batch:
+            raise ValueError(
+                f"the layer {self.layer!r} returned {list(output.shape)} for a batch of {batch}; only an output whose first axis is the batch "
+                "can be mixed; choose another layer"
+            )
+        return self.plan.apply(output)
+
+    def forward_is_over(self) -> None:
+        if not self.ran:
+            raise RuntimeError(
+                f"the layer {self.layer!r} did not run in this pass, so nothing was mixed; choose a layer that every pass goes through, "
+                "and where model.forward is compiled, compile with model.compile() instead"
+            )
+        self.over = True
 
 
 def _unwrapped(name: str) -> str:
@@ -95,4 +125,6 @@ def _is_compiled(model: nn.Module) -> bool:
 
 @cache
 def _say_uncompiled() -> None:
-    _log.warning("mixing a hidden layer runs the model uncompiled for that pass, as a compiled one ignores hooks added after its first call")
+    _log.warning(
+        "mixing a hidden layer runs the model uncompiled for that pass, as a compiled one ignores hooks added after its first call"
+    )

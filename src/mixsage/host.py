@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
 from typing import Any
 
 import torch
@@ -15,8 +17,9 @@ class Host:
     """The plain loop: call the model, run backward. Override what your loop does otherwise."""
 
     def bind(self, model: nn.Module) -> Host:
-        """This host for one model."""
-        return self
+        """This host for one model: with `DDPHost` around it where the model is wrapped in DistributedDataParallel."""
+        parallel = _data_parallel(model)
+        return self if parallel is None else DDPHost(parallel, self)
 
     def forward(self, model: nn.Module, images: Tensor) -> Tensor:
         """Logits [B, C]."""
@@ -41,7 +44,40 @@ class Host:
         return generator
 
 
-class ScalerHost(Host):
+class Around(Host):
+    """A host that composes with another: what it does not do itself, the inner one does. Override some methods, and call `inner` in them."""
+
+    def __init__(self, inner: Host | None = None) -> None:
+        self.inner = inner or Host()
+
+    def bind(self, model: nn.Module) -> Host:
+        """This host around an inner one that is bound to the model."""
+        bound = copy(self)
+        bound.inner = self.inner.bind(model)
+        return bound
+
+    def forward(self, model: nn.Module, images: Tensor) -> Tensor:
+        """As the inner host does."""
+        return self.inner.forward(model, images)
+
+    def backward(self, loss: Tensor) -> None:
+        """As the inner host does."""
+        self.inner.backward(loss)
+
+    def input_gradient(self, loss: Tensor, images: Tensor) -> Tensor:
+        """As the inner host does."""
+        return self.inner.input_gradient(loss, images)
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """As the inner host does."""
+        return self.inner.no_sync()
+
+    def choices(self, generator: Generator | None) -> Generator | None:
+        """As the inner host does."""
+        return self.inner.choices(generator)
+
+
+class ScalerHost(Around):
     """A loop with a `torch.amp.GradScaler`: losses are scaled before backward; `scaler.step` and `scaler.update` stay with the loop.
 
     Example:
@@ -49,51 +85,38 @@ class ScalerHost(Host):
     """
 
     def __init__(self, scaler: GradScaler, inner: Host | None = None) -> None:
+        super().__init__(inner)
         self.scaler = scaler
-        self.inner = inner
-
-    def bind(self, model: nn.Module) -> Host:
-        """With the inner host that the model asks for, if none was named."""
-        return ScalerHost(self.scaler, (self.inner or host_for(model)).bind(model))
-
-    def forward(self, model: nn.Module, images: Tensor) -> Tensor:
-        """As the inner host does."""
-        return self._inner.forward(model, images)
 
     def backward(self, loss: Tensor) -> None:
         """Backward of the scaled loss."""
-        self._inner.backward(self.scaler.scale(loss))
+        self.inner.backward(self.scaler.scale(loss))
 
     def input_gradient(self, loss: Tensor, images: Tensor) -> Tensor:
         """Gradient of the scaled loss, so that float16 does not underflow."""
-        return self._inner.input_gradient(self.scaler.scale(loss), images)
-
-    def no_sync(self) -> AbstractContextManager[None]:
-        """As the inner host does."""
-        return self._inner.no_sync()
-
-    def choices(self, generator: Generator | None) -> Generator | None:
-        """As the inner host does."""
-        return self._inner.choices(generator)
-
-    @property
-    def _inner(self) -> Host:
-        return self.inner or Host()
+        return self.inner.input_gradient(self.scaler.scale(loss), images)
 
 
-class DDPHost(Host):
+class DDPHost(Around):
     """A model wrapped in DistributedDataParallel: one reduction a step, and choices of its own on each process."""
 
-    def __init__(self, model: DistributedDataParallel) -> None:
+    def __init__(self, model: DistributedDataParallel, inner: Host | None = None) -> None:
+        super().__init__(inner)
         self.model = model
 
-    def no_sync(self) -> AbstractContextManager[None]:
+    def bind(self, model: nn.Module) -> Host:
+        """This host: it has its model."""
+        return self
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
         """Leave the reduction to the last backward of the step."""
-        return self.model.no_sync()
+        with self.inner.no_sync(), self.model.no_sync():
+            yield
 
     def choices(self, generator: Generator | None) -> Generator | None:
         """A generator of this process's own, seeded by a draw from the one given and the rank: equal seeds everywhere still differ."""
-        return fork(generator, torch.distributed.get_rank(self.model.process_group))
+        return fork(self.inner.choices(generator), torch.distributed.get_rank(self.model.process_group))
 
 
 class FabricHost(Host):
@@ -132,6 +155,7 @@ def fork(generator: Generator | None, rank: int) -> Generator:
     return torch.Generator().manual_seed((seed + 0x9E3779B97F4A7C15 * rank) % 2**63)
 
 
-def host_for(model: nn.Module) -> Host:
-    """The host that a model asks for by its type."""
-    return DDPHost(model) if isinstance(model, DistributedDataParallel) else Host()
+def _data_parallel(model: nn.Module) -> DistributedDataParallel | None:
+    """The DistributedDataParallel that a model is, also where torch.compile lies around it."""
+    model = getattr(model, "_orig_mod", model)
+    return model if isinstance(model, DistributedDataParallel) else None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -11,9 +10,9 @@ from torch import Generator, Tensor, nn
 
 from mixsage import sampling
 from mixsage.hidden import mixed_at
-from mixsage.host import Host, host_for
+from mixsage.host import Host
 from mixsage.loss import cross_entropy
-from mixsage.methods.base import CleanPass, Mixer, soft_targets
+from mixsage.methods.base import CleanPass, Mixer, soft_targets, without_autocast
 from mixsage.plan import MixPlan
 from mixsage.saliency import Criterion, evaluating
 
@@ -72,8 +71,8 @@ def accumulate(
         >>> optimizer.step(); optimizer.zero_grad(set_to_none=True)
     """
     mixer = mixer.bind(model)
-    host = (host or host_for(model)).bind(model)
-    _check(mixer, images, labels, generator)
+    host = (host or Host()).bind(model)
+    _check(mixer, images, labels, plan, generator)
     mixing, generator = _begin(mixer, plan, generator, host)
     clean = mixer.clean if mixing else None
 
@@ -108,8 +107,10 @@ def _begin(mixer: Mixer, plan: MixPlan | None, generator: Generator | None, host
     """Whether this step mixes, and the generator of its choices. A batch that is not mixed is an ordinary step, without a clean pass."""
     if plan is not None:
         return not plan.is_identity, None
-    generator = host.choices(generator)
-    return sampling.coin(mixer.prob, generator), generator
+    # Before the processes part ways: where they were seeded alike they mix the same steps, so that none runs a pass (and waits in its
+    # synchronised BatchNorm) that the others do not.
+    mixing = sampling.coin(mixer.prob, generator)
+    return mixing, host.choices(generator)
 
 
 def _clean_pass(
@@ -127,12 +128,12 @@ def _clean_pass(
     if not wants_maps and not clean.weight:
         return _NO_PASS
     # A leaf of our own: neither the caller's images nor their graph are touched.
-    leaf = images.detach().requires_grad_(wants_maps)
+    leaf = (images.clone() if images.is_inference() else images.detach()).requires_grad_(wants_maps)
     # The forward lies inside no_sync too, as DistributedDataParallel decides to reduce when it goes forward.
     with host.no_sync(), evaluating(model) if clean.mode == "eval" else nullcontext():
         logits = _logits(host.forward(model, leaf))
         loss = _scalar((clean.criterion or criterion)(logits, soft_targets(labels, logits.shape[1])))
-        with _no_autocast(images):
+        with without_autocast(images):
             if clean.weight:
                 host.backward(loss * (clean.weight * weight))
                 gradient = leaf.grad
@@ -145,34 +146,28 @@ def _mixed_pass(
     plan: MixPlan, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, weight: float, host: Host
 ) -> tuple[Tensor, Tensor]:
     images = images.detach()
-    if plan.layer is None:
-        logits = _logits(host.forward(model, plan.apply(images)))
-    else:
-        with mixed_at(model, plan):
-            logits = _logits(host.forward(model, images))
-    loss = _scalar(criterion(logits, plan.targets(labels, logits.shape[1])))
-    with _no_autocast(images):
-        host.backward(loss * weight)
+    inputs = images if plan.layer is not None or plan.is_identity else plan.apply(images)
+    with mixed_at(model, plan) as forward_is_over:
+        logits = _logits(host.forward(model, inputs))
+        forward_is_over()
+        loss = _scalar(criterion(logits, plan.targets(labels, logits.shape[1])))
+        with without_autocast(images):
+            host.backward(loss * weight)
     return logits.detach(), loss.detach()
 
 
-@contextmanager
-def _no_autocast(images: Tensor) -> Iterator[None]:
-    """Backward belongs outside autocast, also where the caller wrapped the whole step in it."""
-    device = images.device.type
-    if not torch.is_autocast_enabled(device):
-        yield
-        return
-    with torch.autocast(device, enabled=False):
-        yield
-
-
-def _check(mixer: Mixer, images: Tensor, labels: Tensor, generator: Generator | None) -> None:
+def _check(mixer: Mixer, images: Tensor, labels: Tensor, plan: MixPlan | None, generator: Generator | None) -> None:
     if torch.is_inference_mode_enabled():
         raise RuntimeError("accumulate computes gradients, but torch.inference_mode() is on; call it outside of that context")
     mixer.check(images, generator)
-    if len(labels) != len(images):
-        raise ValueError(f"got {len(images)} images and {len(labels)} labels; every image needs one label")
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"labels must be a tensor, class indices [B] or soft labels [B, C]; got {type(labels).__name__}")
+    if labels.shape[:1] != images.shape[:1]:
+        raise ValueError(f"got {len(images)} images and labels {list(labels.shape)}; every image needs one label")
+    if plan is not None and len(plan.sources) != len(images):
+        raise ValueError(
+            f"the plan mixes {len(plan.sources)} images, got {len(images)}; replay it on the batch that it was drawn for"
+        )
 
 
 def _logits(output: object) -> Tensor:
@@ -192,6 +187,8 @@ def _logits(output: object) -> Tensor:
 
 
 def _scalar(loss: Tensor) -> Tensor:
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"the criterion returned {type(loss).__name__}, expected a scalar tensor, part of the graph of the logits")
     if loss.ndim:
         raise ValueError(
             f"the criterion returned {list(loss.shape)}, expected a scalar; average it, for example with reduction='mean'"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -105,7 +106,7 @@ class Mixer(ABC):
         self, images: Tensor, labels: Tensor | None, saliency: Tensor | None, gradient: Tensor | None, generator: Generator | None
     ) -> MixPlan:
         """`draw`, with the maps handed in or made from the gradient of the loss with respect to the images."""
-        with torch.no_grad():
+        with torch.no_grad(), without_autocast(images):
             if self.source is not None and saliency is None:
                 if self.source.needs_gradient and gradient is None:
                     raise ValueError(
@@ -171,6 +172,17 @@ class Mixer(ABC):
             name = type(self).__name__
             raise ValueError(f"num_classes is missing: class indices become soft targets, so say how many classes there are: {name}(num_classes=10)")
         return self.num_classes
+
+
+@contextmanager
+def without_autocast(images: Tensor) -> Iterator[None]:
+    """Backward belongs outside autocast, and maps and shares keep their float32, also where the caller wrapped the whole step in it."""
+    device = images.device.type
+    if not torch.is_autocast_enabled(device):
+        yield
+        return
+    with torch.autocast(device, enabled=False):
+        yield
 
 
 def soft_targets(labels: Tensor, num_classes: int) -> Tensor:
