@@ -5,10 +5,11 @@ in an order and with crops that depend on nothing but the seed, the epoch and th
 `load_sample("train")` gives the tensors of the embedded sample, which needs no download: see `mixsage.data.sample`.
 """
 
-from mixsage.data.feeds import Batch, Feed, ResidentFeed, feed
+from mixsage.data.decode import CorruptImage, decode
+from mixsage.data.feeds import Batch, Feed, ResidentFeed, StreamedFeed, feed
 from mixsage.data.sample import CLASSES, MEAN, STD, Sample, load_sample
 from mixsage.data.seeds import generator
-from mixsage.data.sources import NAMES, DataError, DataSet, Images, hold_out, load, per_class
+from mixsage.data.sources import NAMES, DataError, DataSet, Images, hold_out, load, mini_imagenet_classes, per_class
 
 __all__ = [
     "CLASSES",
@@ -16,16 +17,20 @@ __all__ = [
     "NAMES",
     "STD",
     "Batch",
+    "CorruptImage",
     "DataError",
     "DataSet",
     "Feed",
     "Images",
     "ResidentFeed",
     "Sample",
+    "StreamedFeed",
+    "decode",
     "feed",
     "generator",
     "hold_out",
     "load",
     "load_sample",
+    "mini_imagenet_classes",
     "per_class",
 ]

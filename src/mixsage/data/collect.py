@@ -16,6 +16,7 @@ from torch import Tensor
 from mixsage.data.dataset import DataError, DataSet, Images
 from mixsage.data.decode import CorruptImage
 from mixsage.data.extras import need
+from mixsage.data.views import resize
 
 log = logging.getLogger(__name__)
 
@@ -84,10 +85,8 @@ def collect(
 ) -> DataSet:
     """A data set of colour images from the splits "train" and, where there are any, "test" and "validation"."""
     common = common_size(splits.values(), skip_corrupt)
-    side = image_size or (usual_side if common is None else min(usual_side, max(common)))
-    size = common if common is not None and image_size is None and max(common) <= side else (side, side)
     count = sum(len(found.labels) for found in splits.values())
-    in_memory = common is not None and max(*common, *size) <= SMALL and count * 3 * size[0] * size[1] <= MEMORY
+    size, in_memory = shape_of(common, count, image_size, usual_side)
     log.info(
         "%s: %d images, %s",
         name,
@@ -113,17 +112,19 @@ def collect(
     )
 
 
+def shape_of(common: tuple[int, int] | None, count: int, image_size: int | None, usual_side: int) -> tuple[tuple[int, int], bool]:
+    """Height and width of the images in a batch, and whether all ``count`` images are held in memory in that size."""
+    if common is None:
+        return (image_size or usual_side,) * 2, False
+    side = image_size or min(usual_side, max(common))
+    size = common if image_size is None and max(common) <= side else (side, side)
+    keeps_aspect = size == common or common[0] == common[1]
+    return size, keeps_aspect and max(*common, *size) <= SMALL and count * 3 * size[0] * size[1] <= MEMORY
+
+
 def usual_padding(size: tuple[int, int]) -> int:
     """Pixels to pad images of this size with before a random crop: 2 at 32×32, as the paper has it."""
     return max(2, min(size) // 16)
-
-
-def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Scale uint8 images [..., C, H, W] to a size, without aliasing."""
-    if tuple(images.shape[-2:]) == size:
-        return images
-    resized: Tensor = need("torchvision.transforms.v2.functional").resize(images, list(size), antialias=True)
-    return resized
 
 
 def common_size(splits: Collection[Found], skip_corrupt: bool) -> tuple[int, int] | None:

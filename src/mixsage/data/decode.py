@@ -24,6 +24,10 @@ DAMAGE = (OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticEr
 class CorruptImage(DataError):
     """A file that ought to be an image, and cannot be read as one."""
 
+    def with_way_out(self) -> CorruptImage:
+        """The same, and what can be done about it."""
+        return CorruptImage(f"{self}; repair or remove it, or leave out such images with skip_corrupt (--skip-corrupt)")
+
 
 def decode(file: Path | bytes, name: str) -> Tensor:
     """The pixels of a file, or of a file's contents, as uint8 [3, H, W].

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from mixsage.errors import not_installed
+
 
 def need(module: str) -> Any:
     """Import a module of an optional package; where the package is missing, the error has the line that installs it."""
@@ -12,8 +14,7 @@ def need(module: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
-        if error.name is None or error.name.partition(".")[0] != package:
+        if (error.name or "").partition(".")[0] != package:
             raise
-        raise ModuleNotFoundError(
-            f"these data need the package {package!r}: pip install 'mixsage[train]'", name=error.name
-        ) from error
+        known_as = {"PIL": "Pillow"}.get(package, package)
+        raise ModuleNotFoundError(not_installed("reading images", known_as, "train"), name=error.name) from error

@@ -7,26 +7,43 @@ from dataclasses import replace
 from pathlib import Path
 
 from mixsage.data import sample
-from mixsage.data.collect import SMALL, resize, usual_padding
+from mixsage.data.collect import SMALL, usual_padding
 from mixsage.data.dataset import Augmentation, DataError, DataSet, Images, hold_out, per_class
 from mixsage.data.folders import load_folder
-from mixsage.data.published import load_cifar
+from mixsage.data.hub import load_hub
+from mixsage.data.imagenets import load_mini, load_tiny, mini_imagenet_classes
+from mixsage.data.published import load_cifar, load_fashion
+from mixsage.data.views import resize
 from mixsage.errors import unknown_name
 
-__all__ = ["NAMES", "Augmentation", "DataError", "DataSet", "Images", "hold_out", "load", "per_class"]
+__all__ = ["NAMES", "Augmentation", "DataError", "DataSet", "Images", "hold_out", "load", "mini_imagenet_classes", "per_class"]
 
-NAMES = ("sample", "cifar10", "cifar100")
+NAMES = (
+    "sample",
+    "cifar10",
+    "cifar100",
+    "fashion-mnist",
+    "tiny-imagenet",
+    "mini-imagenet",
+    "mini-imagenet-val",
+    "mini-imagenet-test",
+)
 """Data sets that go by a name."""
 
 
 def load(data: str, *, folder: Path | None = None, image_size: int | None = None, skip_corrupt: bool = False) -> DataSet:
-    """Load a data set.
+    """Load a data set by its name, its folder or its id on the Hugging Face hub.
+
+    A folder holds one folder for each class, directly or within train/ and test/ (or val/). Where test/ and val/ both exist, the second
+    is the validation split; the same holds for splits of the hub. Small images of one size are held in memory, others are read as they are wanted.
 
     Args:
-        data: a name ("sample" is embedded), or the path of a folder of class folders, which may lie in train/ and test/ (or val/) within it.
-        folder: where the files of named sets lie or are downloaded to; otherwise the environment variable MIXSAGE_DATA says, or it is ~/.cache/mixsage.
-        image_size: side of the images in a batch; chosen by the data if left out.
-        skip_corrupt: leave out images that cannot be read, and log them, instead of failing.
+        data: a name (see `NAMES`; "sample" is embedded), the path of a folder, or "hf:owner/name", "hf:owner/name:config",
+            "hf:/a/folder" (where the columns cannot be guessed: "hf:owner/name?image=COLUMN&label=COLUMN").
+        folder: where the files of named sets lie, or are downloaded to; otherwise the environment variable MIXSAGE_DATA says, or it is
+            ~/.cache/mixsage. What comes from the hub lies in the cache of `datasets`, if there is no folder owner/name there.
+        image_size: side of the images in a batch; the data decide if left out.
+        skip_corrupt: leave out images that cannot be read, and log them, instead of failing. All images are read once to find them.
 
     >>> data = load("sample")
     >>> len(data.train), len(data.test), data.size
@@ -34,14 +51,25 @@ def load(data: str, *, folder: Path | None = None, image_size: int | None = None
     """
     if image_size is not None and image_size < 1:
         raise DataError(f"image_size must be at least 1, got {image_size}")
+    if data.startswith("hf:"):
+        return load_hub(data, home(folder), image_size=image_size, skip_corrupt=skip_corrupt)
+    if data not in NAMES:
+        return load_folder(data, _path(data), image_size=image_size, skip_corrupt=skip_corrupt)
+    if data == "tiny-imagenet":
+        return load_tiny(data, home(folder), image_size=image_size, skip_corrupt=skip_corrupt)
+    if data.startswith("mini-imagenet"):
+        return load_mini(data, home(folder), image_size=image_size, skip_corrupt=skip_corrupt)
     if data == "sample":
         return resized(load_embedded(), image_size)
-    if data in ("cifar10", "cifar100"):
-        return resized(load_cifar(data, home(folder)), image_size)
+    return resized(load_fashion(data, home(folder)) if data == "fashion-mnist" else load_cifar(data, home(folder)), image_size)
+
+
+def _path(data: str) -> Path:
+    """The folder that is meant; what looks like a name is taken for a misspelt one."""
     path = Path(data).expanduser()
-    if path.exists() or len(path.parts) != 1:
-        return load_folder(data, path, image_size=image_size, skip_corrupt=skip_corrupt)
-    raise DataError(f"{unknown_name('data set', data, NAMES)}; or the path of a folder of class folders, or hf:owner/name")
+    if not path.exists() and len(path.parts) == 1:
+        raise DataError(f"{unknown_name('data set', data, NAMES)}, the path of a folder of class folders, or hf:owner/name")
+    return path
 
 
 def home(folder: Path | None) -> Path:
