@@ -1,4 +1,4 @@
-"""Losses on soft targets. Both work in float32 whatever the dtype of the logits."""
+"""Losses on soft targets. Both work in float32 where the logits have less."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
         logits: [B, C], any floating dtype.
         targets: [B, C], shares of the classes.
         label_smoothing: share of the target that is spread evenly over all classes.
-        class_weights: [C], a factor for each class.
+        class_weights: [C], a factor for each class; the mean stays one over the batch.
 
     Example:
         >>> from functools import partial
@@ -22,8 +22,16 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
         >>> float(smoothed(torch.zeros(2, 4), torch.eye(4)[:2])) == float(torch.tensor(4.0).log())
         True
     """
-    _check(logits, targets)
-    return functional.cross_entropy(logits.float(), targets.float(), weight=class_weights, label_smoothing=label_smoothing)
+    logits, targets = _at_the_door(logits, targets)
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must lie in [0, 1], got {label_smoothing}")
+    if class_weights is not None:
+        if class_weights.shape != logits.shape[1:]:
+            raise ValueError(
+                f"class_weights must be [C] = [{logits.shape[1]}], got {list(class_weights.shape)}; give one factor for each class"
+            )
+        class_weights = class_weights.to(logits.dtype)
+    return functional.cross_entropy(logits, targets, weight=class_weights, label_smoothing=label_smoothing)
 
 
 def binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -31,9 +39,8 @@ def binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
     Its gradient is smaller than cross-entropy's by about the number of classes: the learning rate of 0.2 belongs to it.
     """
-    _check(logits, targets)
-    targets = targets.float()
-    log_share = functional.log_softmax(logits.float(), dim=1)
+    logits, targets = _at_the_door(logits, targets)
+    log_share = functional.log_softmax(logits, dim=1)
     log_rest = _log_one_minus(log_share)
     return -(targets * log_share + (1 - targets) * log_rest).mean()
 
@@ -46,8 +53,13 @@ def _log_one_minus(log_share: Tensor) -> Tensor:
     return torch.where(largest, of_others, torch.log1p(-log_share.masked_fill(largest, -torch.inf).exp()))
 
 
-def _check(logits: Tensor, targets: Tensor) -> None:
+def _at_the_door(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in float32, or in float64 where the logits are."""
     if logits.ndim != 2 or logits.shape != targets.shape:
-        raise ValueError(f"logits and targets must both be [B, C], got {list(logits.shape)} and {list(targets.shape)}; make indices soft with one_hot")
+        raise ValueError(
+            f"logits and targets must both be [B, C], got {list(logits.shape)} and {list(targets.shape)}; make indices soft with one_hot"
+        )
     if logits.shape[1] < 2:
         raise ValueError(f"a softmax needs at least 2 classes, the logits have {logits.shape[1]}")
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    return logits.to(dtype), targets.to(dtype)
