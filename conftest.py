@@ -1,0 +1,29 @@
+"""The Python blocks of the documentation are tests: they run in order, a page in one namespace, in a folder of their own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+
+def _begin(namespace: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    namespace["_folder"] = Path.cwd()
+
+
+def _end(namespace: dict[str, Any]) -> None:
+    os.chdir(namespace["_folder"])
+
+
+pytest_collect_file = Sybil(
+    parsers=[PythonCodeBlockParser(), SkipParser()],
+    patterns=["*.md"],
+    setup=_begin,
+    teardown=_end,
+).pytest()
