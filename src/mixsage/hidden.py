@@ -15,8 +15,10 @@ from mixsage.errors import unknown_name
 from mixsage.plan import MixPlan
 
 _log = logging.getLogger("mixsage")
-_WRAPPERS = frozenset({"module", "_orig_mod", "_forward_module", "_original_module"})
-"""Names under which DataParallel, DistributedDataParallel, torch.compile and Fabric keep the model that they wrap."""
+_WRAPPERS = frozenset({"module", "_forward_module", "_original_module"})
+"""Names under which DataParallel, DistributedDataParallel and Fabric keep the model that they wrap."""
+_PART_WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"})
+"""Names under which torch.compile, activation checkpointing and FSDP keep what they wrap: the model, or any part of it."""
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
@@ -112,7 +114,7 @@ class _Mixing:
 
 
 def _unwrapped(name: str) -> str:
-    parts = name.split(".")
+    parts = [part for part in name.split(".") if part not in _PART_WRAPPERS]
     while parts and parts[0] in _WRAPPERS:
         parts.pop(0)
     return ".".join(parts)
