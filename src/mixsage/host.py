@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
@@ -17,9 +18,11 @@ class Host:
     """The plain loop: call the model, run backward. Override what your loop does otherwise."""
 
     def bind(self, model: nn.Module) -> Host:
-        """This host for one model: with `DDPHost` around it where the model is wrapped in DistributedDataParallel."""
-        parallel = _data_parallel(model)
-        return self if parallel is None else DDPHost(parallel, self)
+        """This host for one model: with `DDPHost` or `FSDPHost` around it where processes train the model together."""
+        model = getattr(model, "_orig_mod", model)  # what torch.compile lies around
+        if isinstance(model, DistributedDataParallel):
+            return DDPHost(model, self)
+        return FSDPHost(self) if _is_sharded(model) else self
 
     def forward(self, model: nn.Module, images: Tensor) -> Tensor:
         """Logits [B, C]."""
@@ -119,6 +122,27 @@ class DDPHost(Around):
         return fork(self.inner.choices(generator), torch.distributed.get_rank(self.model.process_group))
 
 
+class FSDPHost(Around):
+    """A model sharded by `fully_shard` or FullyShardedDataParallel: choices of its own on each process.
+
+    Both passes reduce their gradients: to keep the first pass's back would keep a whole model's gradients on every process, which sharding
+    is there to avoid.
+    """
+
+    def __init__(self, inner: Host | None = None, *, rank: int | None = None) -> None:
+        super().__init__(inner)
+        self.rank = rank
+
+    def bind(self, model: nn.Module) -> Host:
+        """This host, for any model."""
+        return self
+
+    def choices(self, generator: Generator | None) -> Generator | None:
+        """As `DDPHost`. The rank is the process's own; where several processes share a batch (tensor parallelism), name the batch's."""
+        rank = torch.distributed.get_rank() if self.rank is None else self.rank
+        return fork(self.inner.choices(generator), rank)
+
+
 class FabricHost(Host):
     """A model that Lightning Fabric has set up: precision, scaling and processes are Fabric's."""
 
@@ -155,7 +179,7 @@ def fork(generator: Generator | None, rank: int) -> Generator:
     return torch.Generator().manual_seed((seed + 0x9E3779B97F4A7C15 * rank) % 2**63)
 
 
-def _data_parallel(model: nn.Module) -> DistributedDataParallel | None:
-    """The DistributedDataParallel that a model is, also where torch.compile lies around it."""
-    model = getattr(model, "_orig_mod", model)
-    return model if isinstance(model, DistributedDataParallel) else None
+def _is_sharded(model: nn.Module) -> bool:
+    """Whether FSDP has sharded the model; who never imported it has no such model, and should not have to wait for the import."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(model, (fsdp.FSDPModule, fsdp.FullyShardedDataParallel))
