@@ -9,7 +9,7 @@ from mixsage.data.decode import CorruptImage, decode
 from mixsage.data.feeds import Batch, Feed, ResidentFeed, StreamedFeed, feed
 from mixsage.data.sample import CLASSES, MEAN, STD, Sample, load_sample
 from mixsage.data.seeds import generator
-from mixsage.data.sources import NAMES, DataError, DataSet, Images, hold_out, load, mini_imagenet_classes, per_class
+from mixsage.data.sources import NAMES, DataError, DataSet, Images, hold_out, load, mini_imagenet_classes, per_class, read_image
 
 __all__ = [
     "CLASSES",
@@ -33,4 +33,5 @@ __all__ = [
     "load_sample",
     "mini_imagenet_classes",
     "per_class",
+    "read_image",
 ]

@@ -29,16 +29,16 @@ class CorruptImage(DataError):
         return CorruptImage(f"{self}; repair or remove it, or leave out such images with skip_corrupt (--skip-corrupt)")
 
 
-def decode(file: Path | bytes, name: str) -> Tensor:
-    """The pixels of a file, or of a file's contents, as uint8 [3, H, W].
+def decode(file: Path | bytes, name: str, *, channels: int = 3) -> Tensor:
+    """The pixels of a file, or of a file's contents, as uint8 [channels, H, W]: 3 for colour, 1 for grey.
 
-    Grey and palette images become colour, 16 bits are scaled to 8, what is transparent shows white behind it, and a photograph
+    Grey and palette images become colour, or colour becomes grey; 16 bits are scaled to 8, what is transparent shows white behind it, and a photograph
     that says how the camera was held is turned upright.
     """
     pillow = need("PIL.Image")
     try:
         with pillow.open(_open(file)) as image:
-            return pixels_of(image)
+            return pixels_of(image, channels)
     except pillow.DecompressionBombError as error:
         raise CorruptImage(f"{name} is not read: {error}") from error
     except DAMAGE as error:
@@ -62,19 +62,19 @@ FIRST_SIDEWAYS = 5
 """Its values from here on exchange height and width."""
 
 
-def pixels_of(image: Image) -> Tensor:
-    """An opened image as uint8 [3, H, W]."""
+def pixels_of(image: Image, channels: int = 3) -> Tensor:
+    """An opened image as uint8 [channels, H, W]."""
     functional, turn = need("torchvision.transforms.v2.functional"), need("PIL.ImageOps").exif_transpose
     image = turn(image)
     if image.mode.startswith("I"):
-        return scale_16_bits(image).expand(3, -1, -1)
+        return scale_16_bits(image).expand(channels, -1, -1)
     if image.mode == "F":
         raise ValueError("it holds floating-point values, whose black and white nobody can know; save it with 8 or 16 bits")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = need("PIL.Image").new("RGBA", image.size, "white")
         image = need("PIL.Image").alpha_composite(white, image)
-    pixels: Tensor = functional.pil_to_tensor(image.convert("RGB"))
+    pixels: Tensor = functional.pil_to_tensor(image.convert({1: "L", 3: "RGB"}[channels]))
     return pixels
 
 

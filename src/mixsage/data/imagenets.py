@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import logging
 from importlib import resources
 from pathlib import Path
-from urllib.error import URLError
 
 import torch
 
 from mixsage.data.collect import Found, Kept, collect
 from mixsage.data.dataset import DataError, DataSet
 from mixsage.data.extras import need
+from mixsage.data.fetch import fetch
 from mixsage.data.folders import FileReader, class_names, find
-
-log = logging.getLogger(__name__)
 
 TINY = "tiny-imagenet-200"
 TINY_URL = f"http://cs231n.stanford.edu/{TINY}.zip"
@@ -31,8 +28,7 @@ MINI_SIDE = 84
 def load_tiny(name: str, root: Path, *, image_size: int | None, skip_corrupt: bool) -> DataSet:
     """Tiny-ImageNet: 200 classes at 64×64. Its labelled validation images are the test split, as the test images have no labels."""
     folder = root if (root / "wnids.txt").is_file() else root / TINY
-    if not folder.is_dir():
-        _download(root)
+    fetch(name, TINY_URL, root, present=folder.is_dir, download=lambda: _download(root))
     classes = class_names(folder / "train")
     splits = {"train": find(folder / "train", classes), "test": _tiny_test(folder / "val", classes)}
     for split, part in (("train", "train"), ("test", "val")):
@@ -104,11 +100,4 @@ def _tiny_test(folder: Path, classes: tuple[str, ...]) -> Found:
 
 
 def _download(root: Path) -> None:
-    log.warning("tiny-imagenet: no %s in %s; downloading %s", TINY, root, TINY_URL)
-    try:
-        need("torchvision.datasets.utils").download_and_extract_archive(TINY_URL, str(root), md5=TINY_MD5)
-    except (URLError, TimeoutError, ConnectionError, RuntimeError) as error:
-        raise DataError(
-            f"tiny-imagenet is not in {root}, and downloading it failed ({error}); get {TINY_URL} where there is a network and put it into {root}, "
-            "or say where the files are: MIXSAGE_DATA, or --data-dir"
-        ) from error
+    need("torchvision.datasets.utils").download_and_extract_archive(TINY_URL, str(root), md5=TINY_MD5)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.error import URLError
 
 import torch
 from torch import Tensor
 
 from mixsage.data.dataset import DataError, DataSet, Images
 from mixsage.data.extras import need
-
-log = logging.getLogger(__name__)
+from mixsage.data.fetch import fetch
 
 # Of the training images, as the authors of SAGE have them: in 255ths.
 CIFAR_STATISTICS = {
@@ -36,14 +33,14 @@ def load_cifar(name: str, root: Path) -> DataSet:
     kind = getattr(need("torchvision.datasets"), name.upper())
     if root.name == kind.base_folder:
         root = root.parent
-    if (root / kind.base_folder).is_dir():
-        train, test = _read_cifar(kind, root)
-    else:
-        _announce(name, kind.base_folder, root)
-        try:
-            train, test = kind(root, train=True, download=True), kind(root, train=False)
-        except (URLError, TimeoutError, ConnectionError, RuntimeError) as error:
-            raise _failed(name, kind.url, root, error) from error
+    fetch(
+        name,
+        kind.url,
+        root,
+        present=(root / kind.base_folder).is_dir,
+        download=lambda: kind(root, train=True, download=True),
+    )
+    train, test = _read_cifar(kind, root)
     mean, std = CIFAR_STATISTICS[name]
     return DataSet(
         name=name,
@@ -61,15 +58,15 @@ def load_cifar(name: str, root: Path) -> DataSet:
 def load_fashion(name: str, root: Path) -> DataSet:
     """Fashion-MNIST, from the four files as published, packed or unpacked."""
     kind = need("torchvision.datasets").FashionMNIST
-    files = [next(iter(FASHION_MD5)), next(iter(FASHION_MD5)) + ".gz"]
-    places = (root, root / "FashionMNIST" / "raw", root / "fashion-mnist", root / "raw")
-    folder = next((place for place in places if any((place / file).is_file() for file in files)), None)
-    if folder is None:
-        _announce(name, files[1], root)
-        try:
-            folder = Path(kind(root, download=True).raw_folder)
-        except (URLError, TimeoutError, ConnectionError, RuntimeError) as error:
-            raise _failed(name, kind.mirrors[0], root, error) from error
+    fetch(
+        name,
+        kind.mirrors[0],
+        root,
+        present=lambda: _fashion_folder(root) is not None,
+        download=lambda: kind(root, download=True),
+    )
+    folder = _fashion_folder(root)
+    assert folder is not None
     mnist = need("torchvision.datasets.mnist")
     with TemporaryDirectory() as scratch:
         train_images, train_labels, test_images, test_labels = (_unpacked(folder, file, Path(scratch)) for file in FASHION_MD5)
@@ -86,6 +83,12 @@ def load_fashion(name: str, root: Path) -> DataSet:
         size=(28, 28),
         padding=2,
     )
+
+
+def _fashion_folder(root: Path) -> Path | None:
+    places = (root, root / "FashionMNIST" / "raw", root / "fashion-mnist", root / "raw")
+    first = next(iter(FASHION_MD5))
+    return next((place for place in places if (place / first).is_file() or (place / f"{first}.gz").is_file()), None)
 
 
 def _read_cifar(kind: Any, root: Path) -> tuple[Any, Any]:
@@ -121,14 +124,3 @@ def _check(path: Path, md5: str) -> None:
     if not need("torchvision.datasets.utils").check_integrity(path, md5):
         wrong = f"is damaged: its MD5 sum is not the published {md5}" if path.is_file() else "is missing"
         raise DataError(f"{path} {wrong}; put the original in its place, or remove {path.parent} to have it downloaded again")
-
-
-def _announce(name: str, file: str, root: Path) -> None:
-    log.warning("%s: no %s in %s; downloading it to there", name, file, root)
-
-
-def _failed(name: str, url: str, root: Path, error: Exception) -> DataError:
-    return DataError(
-        f"{name} is not in {root}, and downloading it failed ({error}); get {url} where there is a network and put it into {root}, "
-        "or say where the files are: MIXSAGE_DATA, or --data-dir"
-    )

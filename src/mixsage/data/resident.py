@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from mixsage.data.dataset import DataError, DataSet, Images
+from mixsage.data.normalise import Normalise
 from mixsage.data.rota import Batch, Feed, Rota
 from mixsage.data.seeds import generator
 
@@ -57,20 +58,6 @@ def crop(images: Tensor, crops: Crops, padding: int, *, channels_last: bool = Fa
     return padded.flatten(1).gather(1, index).view(batch, height, width, channels).permute(0, 3, 1, 2)
 
 
-class Normalise:
-    """Bytes to normalised float32, on the device that they are on."""
-
-    def __init__(self, dataset: DataSet, device: torch.device, channels_last: bool) -> None:
-        std = torch.tensor(dataset.std).view(1, -1, 1, 1)
-        self.scale = (1 / (255 * std)).to(device)
-        self.offset = (-torch.tensor(dataset.mean).view(1, -1, 1, 1) / std).to(device)
-        self.layout = torch.channels_last if channels_last else torch.contiguous_format
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """(images / 255 − mean) / std."""
-        return images.to(torch.float32, memory_format=self.layout).mul_(self.scale).add_(self.offset)
-
-
 class ResidentFeed(Feed):
     """Images of one size, all on the device as bytes."""
 
@@ -105,7 +92,7 @@ class ResidentFeed(Feed):
         self._flip = dataset.flip
         self._padding = dataset.padding if padding is None else padding
         self._channels_last = channels_last
-        self._normalise = Normalise(dataset, device, channels_last)
+        self._normalise = Normalise(dataset.mean, dataset.std, device, channels_last=channels_last)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from batch ``start`` on."""

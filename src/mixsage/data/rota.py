@@ -50,20 +50,21 @@ class Rota:
         if not 0 <= self.rank < self.world:
             raise ValueError(f"rank must lie in [0, {self.world}), got {self.rank}")
         if self.batch_size < self.world:
-            raise DataError(
-                f"batch_size {self.batch_size} leaves some of the {self.world} processes without an image; raise it to {self.world} or more"
-            )
+            raise DataError(f"batch_size {self.batch_size} is less than the {self.world} processes that share each batch; raise it")
+        if len(self.indices) == 0:
+            raise DataError("a feed needs at least one image, got none")
         if self.samples == 0:
-            way_out = (
-                f"lower batch_size from {self.batch_size}, or set drop_last=False"
-                if len(self.indices)
-                else "there must be at least one"
-            )
-            raise DataError(f"{len(self.indices)} images make no batch: {way_out}")
-        last = self.samples % self.batch_size
-        if self.shuffle and 0 < last < self.world:
             raise DataError(
-                f"the last batch of an epoch has {last} images for {self.world} processes, which would wait for one another; set drop_last=True"
+                f"{len(self.indices)} images fill no batch of {self.batch_size}; lower batch_size, or set drop_last=False"
+            )
+        if self.shuffle and self.batch_size % self.world:
+            raise DataError(
+                f"batch_size {self.batch_size} cannot be shared equally by {self.world} processes; make it a multiple of {self.world}"
+            )
+        last = self.samples % self.batch_size
+        if self.shuffle and last % self.world:
+            raise DataError(
+                f"the last batch of an epoch has {last} images, which {self.world} processes cannot share equally; set drop_last=True"
             )
 
     @property

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from torch import Tensor
 
 from mixsage.data import sample
 from mixsage.data.collect import SMALL, usual_padding
 from mixsage.data.dataset import Augmentation, DataError, DataSet, Images, hold_out, per_class
+from mixsage.data.decode import decode
 from mixsage.data.folders import load_folder
 from mixsage.data.hub import load_hub
 from mixsage.data.imagenets import load_mini, load_tiny, mini_imagenet_classes
+from mixsage.data.normalise import Normalise
 from mixsage.data.published import load_cifar, load_fashion
-from mixsage.data.views import resize
+from mixsage.data.views import as_evaluated, resize
 from mixsage.errors import unknown_name
 
-__all__ = ["NAMES", "Augmentation", "DataError", "DataSet", "Images", "hold_out", "load", "mini_imagenet_classes", "per_class"]
+__all__ = [
+    "NAMES",
+    "Augmentation",
+    "DataError",
+    "DataSet",
+    "Images",
+    "hold_out",
+    "load",
+    "mini_imagenet_classes",
+    "per_class",
+    "read_image",
+]
 
 NAMES = (
     "sample",
@@ -70,6 +86,19 @@ def _path(data: str) -> Path:
     if not path.exists() and len(path.parts) == 1:
         raise DataError(f"{unknown_name('data set', data, NAMES)}, the path of a folder of class folders, or hf:owner/name")
     return path
+
+
+def read_image(
+    file: Path,
+    *,
+    channels: int,
+    size: tuple[int, int],
+    mean: Sequence[float],
+    std: Sequence[float],
+    augmentation: Augmentation = "resize",
+) -> Tensor:
+    """One image file as float32 [C, H, W], as the evaluation of a data set of these settings shows it."""
+    return Normalise(mean, std)(as_evaluated(decode(file, str(file), channels=channels), size, augmentation)[None])[0]
 
 
 def home(folder: Path | None) -> Path:

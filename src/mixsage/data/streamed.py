@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from mixsage.data.dataset import DataSet, Images
 from mixsage.data.decode import CorruptImage
-from mixsage.data.resident import Normalise
+from mixsage.data.normalise import Normalise
 from mixsage.data.rota import Batch, Feed, Rota
 from mixsage.data.seeds import generator
 from mixsage.data.views import middle, random_part, shifted
@@ -39,7 +39,7 @@ class StreamedFeed(Feed):
         super().__init__(rota)
         self._labels = images.labels
         self._device = device
-        self._normalise = Normalise(dataset, device, channels_last)
+        self._normalise = Normalise(dataset.mean, dataset.std, device, channels_last=channels_last)
         self._calls = _Calls(rota)
         self._pass: object = None
         self._loader: DataLoader[Tensor | CorruptImage] = DataLoader(

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Generator, Tensor
 
+from mixsage.data.dataset import Augmentation
 from mixsage.data.extras import need
 
 AREA = (0.08, 1.0)
@@ -64,16 +65,23 @@ def mirror(image: Tensor, flip: bool, source: Generator) -> Tensor:
     return image.flip(-1) if flip and int(torch.randint(2, (), generator=source)) else image
 
 
-def middle(image: Tensor, size: tuple[int, int]) -> Tensor:
-    """Scale [C, H, W] so that ``size`` is seven eighths of it, or of its shorter side, and crop the middle."""
+def middle(image: Tensor, size: tuple[int, int], margin: float = MARGIN) -> Tensor:
+    """Scale [C, H, W] so that ``size`` is a share ``margin`` of it, or of its shorter side, and crop the middle."""
     functional = need("torchvision.transforms.v2.functional")
     height, width = image.shape[-2:]
     if max(height, width) > LONGEST * min(height, width):
         # What lies outside is cropped below in any case, and scaled up it could fill the memory.
         height, width = min(height, LONGEST * width), min(width, LONGEST * height)
         image = functional.center_crop(image, [height, width])
-    wanted = [round(side / MARGIN) for side in size]
+    wanted = [round(side / margin) for side in size]
     factor = max(wanted[0] / height, wanted[1] / width)
     scaled = max(wanted[0], int(height * factor)), max(wanted[1], int(width * factor))
     cropped: Tensor = functional.center_crop(resize(image, scaled), list(size))
     return cropped
+
+
+def as_evaluated(image: Tensor, size: tuple[int, int], augmentation: Augmentation) -> Tensor:
+    """[C, H, W] as a model sees it in evaluation, also where the image has another size than those of the data set."""
+    if augmentation == "resize":
+        return middle(image, size)
+    return image if tuple(image.shape[-2:]) == size else middle(image, size, margin=1)
