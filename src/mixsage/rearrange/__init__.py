@@ -4,7 +4,7 @@ Maps come as given: normalised and rescaled by their owner, [B, H, W], rows firs
 """
 
 from mixsage.rearrange.blend import Blend, Guided, Paste
-from mixsage.rearrange.search import ENGINES, Full, Found, NoShift, Sampled, Search, best_of, search, total_saliency
+from mixsage.rearrange.search import ENGINES, Found, Full, NoShift, Sampled, Search, best_of, search, total_saliency
 from mixsage.rearrange.shifts import all_shifts, sample_shifts
 
 __all__ = [

@@ -33,7 +33,7 @@ def total_saliency(first: Tensor, second: Tensor, shifts: Tensor, *, engine: str
     Args:
         first: [B, H, W] maps of the images that stay, already normalised and rescaled.
         second: [B, H, W] maps of the images that move.
-        shifts: [N, 2] int64, rows first; on the CPU (others are copied there).
+        shifts: [N, 2] int64, rows first; on the CPU (others are copied there). Nothing remains of a map shifted by a whole side or more.
         engine: "auto" or one of `ENGINES`.
         blend: how the two show through each other; `Guided` if left out.
 
@@ -45,8 +45,11 @@ def total_saliency(first: Tensor, second: Tensor, shifts: Tensor, *, engine: str
     _check(first, second)
     if shifts.ndim != 2 or shifts.shape[1] != 2 or shifts.is_floating_point():
         raise ValueError(f"shifts must be [N, 2] whole numbers, rows first; got {list(shifts.shape)} {shifts.dtype}")
+    # From a shift by a whole side on, nothing of the second remains: farther ones are worth the same.
+    sides = torch.tensor(first.shape[-2:])
+    shifts = shifts.cpu().clamp(-sides, sides)
     with torch.no_grad():
-        return (blend or Guided()).total_saliency(first, second, shifts.cpu(), _engine(engine))
+        return (blend or Guided()).total_saliency(first, second, shifts, _engine(engine))
 
 
 def best_of(first: Tensor, second: Tensor, shifts: Tensor, *, engine: str = "auto", blend: Blend | None = None) -> Found:
@@ -148,9 +151,13 @@ def _check_engine(name: str) -> None:
 
 def _check_portion(portion: float) -> None:
     if not 0 < portion <= 1:
-        raise ValueError(f"portion must lie in (0, 1], got {portion}; 0.01 tries one per cent of all rearrangements, 1.0 all of them")
+        raise ValueError(
+            f"portion must lie in (0, 1], got {portion}; 0.01 tries one per cent of all rearrangements, 1.0 all of them"
+        )
 
 
 def _check(first: Tensor, second: Tensor) -> None:
     if first.ndim != 3 or first.shape != second.shape or not first.is_floating_point():
-        raise ValueError(f"maps must be two floating-point tensors [B, H, W] of one shape, got {list(first.shape)} and {list(second.shape)}")
+        raise ValueError(
+            f"maps must be two floating-point tensors [B, H, W] of one shape, got {list(first.shape)} and {list(second.shape)}"
+        )
