@@ -6,6 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from mixsage import Boxes, MixPlan
+from mixsage.rearrange import ENGINES
+
+ENGINES_HERE = [name for name in ENGINES if name != "triton"]
+"""Engines that a CPU can run."""
 
 
 def seeded(seed: int = 0) -> torch.Generator:
