@@ -150,19 +150,27 @@ class Mixer(ABC):
         """The door: structure of the batch and the generator."""
         name = type(self).__name__
         if not images.is_floating_point():
-            raise TypeError(f"{name} mixes floating-point images, got {images.dtype}; convert first, for example images.float() / 255")
+            raise TypeError(
+                f"{name} mixes floating-point images, got {images.dtype}; convert first, for example images.float() / 255"
+            )
         if self.spatial and images.ndim != 4:
-            raise ValueError(f"{name} mixes images [B, C, H, W], got {list(images.shape)}; a single image needs a batch axis: images[None]")
+            raise ValueError(
+                f"{name} mixes images [B, C, H, W], got {list(images.shape)}; a single image needs a batch axis: images[None]"
+            )
         if images.ndim < 2 or 0 in images.shape:
             raise ValueError(f"{name} mixes batches [B, …] of at least one value an image, got {list(images.shape)}")
         if len(images) < self.min_batch:
             raise ValueError(f"{name} mixes at least {self.min_batch} images, got {len(images)}; set drop_last=True in the loader")
         if generator is not None and generator.device.type != "cpu":
-            raise ValueError(f"the generator must be on the CPU, got one on {generator.device}; choices are drawn on the host: torch.Generator()")
+            raise ValueError(
+                f"the generator must be on the CPU, got one on {generator.device}; choices are drawn on the host: torch.Generator()"
+            )
 
     def _gradient(self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion) -> Tensor:
         clean = self.clean or CleanPass()
-        return input_gradient(model, images, lambda logits: soft_targets(labels, logits.shape[1]), clean.criterion or criterion, clean.mode)
+        return input_gradient(
+            model, images, lambda logits: soft_targets(labels, logits.shape[1]), clean.criterion or criterion, clean.mode
+        )
 
     def classes_of(self, labels: Tensor) -> int:
         """The number of classes of soft targets, where there are no logits to read it from."""
@@ -170,7 +178,9 @@ class Mixer(ABC):
             return labels.shape[1]
         if self.num_classes is None:
             name = type(self).__name__
-            raise ValueError(f"num_classes is missing: class indices become soft targets, so say how many classes there are: {name}(num_classes=10)")
+            raise ValueError(
+                f"num_classes is missing: class indices become soft targets, so say how many classes there are: {name}(num_classes=10)"
+            )
         return self.num_classes
 
 
@@ -199,6 +209,12 @@ def check_range(field: str, value: float, low: float, high: float, *, open_low: 
     """A setting must lie in its range."""
     if not (low < value <= high if open_low else low <= value <= high):
         raise ValueError(f"{field} must lie in {'(' if open_low else '['}{low}, {high}], got {value}")
+
+
+def check_kind(field: str, value: object, kind: type, examples: str) -> None:
+    """A part that a method is composed with must be one of its kind: a value, not its class and not its name."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{field} must be a {kind.__name__}, such as {examples}, got {value!r}")
 
 
 def check_positive(field: str, value: float) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from mixsage import sampling
-from mixsage.methods.base import CleanPass, Mixer, check_range, pair
+from mixsage.methods.base import CleanPass, Mixer, check_kind, check_range, pair
 from mixsage.plan import MixPlan, Shift
 from mixsage.rearrange import Blend, Guided, Sampled, Search
 from mixsage.rearrange.blend import pair_maps
@@ -49,6 +49,9 @@ class SAGE(Mixer):
         super().__post_init__()
         check_range("truncation", self.truncation, 0, 1)
         check_range("mixed_share", self.mixed_share, 0, 1, open_low=True)
+        check_kind("saliency", self.saliency, Saliency, "InputGradient() or Uniform()")
+        check_kind("search", self.search, Search, "Sampled(0.01), Full() or NoShift()")
+        check_kind("blend", self.blend, Blend, "Guided() or Paste()")
 
     @property
     def source(self) -> Saliency:
