@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from mixsage.data.dataset import DataSet, Images
+from mixsage.data.dataset import DataError, DataSet, Images
 from mixsage.data.decode import CorruptImage
 from mixsage.data.normalise import Normalise
 from mixsage.data.rota import Batch, Feed, Rota
@@ -42,7 +42,7 @@ class StreamedFeed(Feed):
         self._normalise = Normalise(dataset.mean, dataset.std, device, channels_last=channels_last)
         self._calls = _Calls(rota)
         self._pass: object = None
-        self._loader: DataLoader[Tensor | CorruptImage] = DataLoader(
+        self._loader: DataLoader[Tensor | DataError] = DataLoader(
             _Views(images, dataset, rota.seed, augment, dataset.padding if padding is None else padding),
             batch_sampler=self._calls,
             num_workers=workers,
@@ -65,8 +65,8 @@ class StreamedFeed(Feed):
                     "a newer pass over this feed has ended the one that is being read; read one to its end first, or make two feeds"
                 )
             pixels = next(loader)
-            if isinstance(pixels, CorruptImage):
-                raise pixels.with_way_out()
+            if isinstance(pixels, DataError):
+                raise pixels
             images = self._normalise(pixels.to(self._device, non_blocking=True))
             yield Batch(images, *(part.to(self._device, non_blocking=True) for part in (self._labels[rows], rows)))
 
@@ -91,7 +91,7 @@ class _Calls(Sampler[list[Call]]):
         return len(self.rows)
 
 
-class _Views(Dataset[Tensor | CorruptImage]):
+class _Views(Dataset[Tensor | DataError]):
     """Reads an image and draws its view, within a worker."""
 
     def __init__(self, images: Images, dataset: DataSet, seed: int, augment: bool, padding: int) -> None:
@@ -103,22 +103,25 @@ class _Views(Dataset[Tensor | CorruptImage]):
         self.augment = augment
         self.padding = padding
 
-    def __getitem__(self, call: Call) -> Tensor | CorruptImage:
+    def __getitem__(self, call: Call) -> Tensor | DataError:
         epoch, row = call
         try:
             image = self.images.read(row)
         except CorruptImage as error:
-            return error  # as a value: raised in a worker, it would arrive with the worker's traceback for a message
+            return error.with_way_out()  # as a value: raised in a worker, it would arrive with the worker's traceback for a message
         source = generator(self.seed, "view", epoch, row)
         if self.resizes:
             return random_part(image, self.size, self.flip, source) if self.augment else middle(image, self.size)
         if image.shape[1:] != torch.Size(self.size):
-            return CorruptImage(
-                f"{self.images.name(row)} has {image.shape[1]}×{image.shape[2]} pixels, crops of {self.size} were asked for"
+            asked = "×".join(map(str, self.size))
+            asked = "×".join(map(str, self.size))
+            return DataError(
+                f"{self.images.name(row)} has {image.shape[1]}×{image.shape[2]} pixels, crops of {asked} need images of that size; "
+                "images of other sizes are scaled: augmentation='resize'"
             )
         return shifted(image, self.padding, self.flip, source) if self.augment else image
 
 
-def _stack(views: list[Tensor | CorruptImage]) -> Tensor | CorruptImage:
+def _stack(views: list[Tensor | DataError]) -> Tensor | DataError:
     images = [view for view in views if isinstance(view, Tensor)]
-    return torch.stack(images) if len(images) == len(views) else next(view for view in views if isinstance(view, CorruptImage))
+    return torch.stack(images) if len(images) == len(views) else next(view for view in views if isinstance(view, DataError))
