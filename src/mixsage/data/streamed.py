@@ -114,7 +114,6 @@ class _Views(Dataset[Tensor | DataError]):
             return random_part(image, self.size, self.flip, source) if self.augment else middle(image, self.size)
         if image.shape[1:] != torch.Size(self.size):
             asked = "×".join(map(str, self.size))
-            asked = "×".join(map(str, self.size))
             return DataError(
                 f"{self.images.name(row)} has {image.shape[1]}×{image.shape[2]} pixels, crops of {asked} need images of that size; "
                 "images of other sizes are scaled: augmentation='resize'"
