@@ -45,6 +45,30 @@ def binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return -(targets * log_share + (1 - targets) * log_rest).mean()
 
 
+def logits_of(output: object, way_out: str) -> Tensor:
+    """What a model returned, if it is logits [B, C] that have gradients."""
+    if not isinstance(output, Tensor):
+        raise TypeError(f"the model returned {type(output).__name__}, expected logits [B, C]; {way_out}")
+    if output.ndim != 2:
+        raise ValueError(f"the model returned {list(output.shape)}, expected logits [B, C]; {way_out}")
+    if output.is_inference():
+        raise RuntimeError(
+            "the model's output is an inference tensor without gradients; build and run the model outside torch.inference_mode()"
+        )
+    return output
+
+
+def scalar_of(loss: object) -> Tensor:
+    """What a criterion returned, if it is a single number."""
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"the criterion returned {type(loss).__name__}, expected a scalar tensor, part of the graph of the logits")
+    if loss.ndim:
+        raise ValueError(
+            f"the criterion returned {list(loss.shape)}, expected a scalar; average it, for example with reduction='mean'"
+        )
+    return loss
+
+
 def _log_one_minus(log_share: Tensor) -> Tensor:
     """log(1 - p) for every class. Only the largest p can be close to 1; its complement is summed from the other classes, not subtracted."""
     largest = torch.zeros_like(log_share, dtype=torch.bool).scatter_(1, log_share.argmax(dim=1, keepdim=True), value=True)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+
+from mixsage.loss import logits_of, scalar_of
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 """``criterion(logits [B, C], soft targets [B, C]) -> scalar``."""
@@ -74,6 +76,10 @@ class Uniform(Saliency):
 
 def smooth(maps: Tensor, variance: float = 1.0, size: int = 5) -> Tensor:
     """Gaussian blur of maps [B, H, W] with reflected borders; maps may be smaller than the kernel."""
+    if not 0 < variance < math.inf:
+        raise ValueError(f"variance must be positive and finite, got {variance}")
+    if size < 1 or size % 2 == 0:
+        raise ValueError(f"size must be odd and positive, got {size}")
     taps = _gaussian(variance, size)
     return _blur(_blur(maps.float(), taps, axis=1), taps, axis=2)
 
@@ -81,14 +87,14 @@ def smooth(maps: Tensor, variance: float = 1.0, size: int = 5) -> Tensor:
 def normalise(maps: Tensor) -> Tensor:
     """Each map [B, H, W] divided by its sum, in float32: a distribution over its pixels.
 
-    A map that is zero everywhere, or holds a value that is not finite, becomes the uniform map.
+    A map that is zero everywhere, or holds a value that is not finite, becomes the uniform map. Negative values count as none.
     """
     maps = maps.float()
-    peak = maps.amax(dim=(1, 2), keepdim=True)
+    peak, least = maps.amax(dim=(1, 2), keepdim=True), maps.amin(dim=(1, 2), keepdim=True)
     # Against the peak first: sums of huge values overflow, and sums of denormal ones lose all precision.
-    scaled = maps / peak
+    scaled = (maps / peak).clamp_min_(0)
     share = scaled / scaled.sum(dim=(1, 2), keepdim=True)
-    usable = (peak > 0) & peak.isfinite()
+    usable = (peak > 0) & peak.isfinite() & least.isfinite()
     return torch.where(usable, share, 1 / (maps.shape[1] * maps.shape[2]))
 
 
@@ -96,26 +102,31 @@ def check_maps(maps: Tensor, images: Tensor) -> None:
     """Saliency handed in must be one raw map for each image."""
     expected = (len(images), *images.shape[-2:])
     if maps.shape != expected:
-        raise ValueError(f"saliency must be raw maps [B, H, W] = {list(expected)}, got {list(maps.shape)}; for maps [B, 1, H, W] pass maps.squeeze(1)")
+        raise ValueError(
+            f"saliency must be raw maps [B, H, W] = {list(expected)}, got {list(maps.shape)}; for maps [B, 1, H, W] pass maps.squeeze(1)"
+        )
     if not maps.is_floating_point():
         raise TypeError(f"saliency must be floating point, got {maps.dtype}; pass maps.float()")
     if maps.device != images.device:
         raise ValueError(f"saliency lies on {maps.device}, the images on {images.device}; move it with maps.to(images.device)")
 
 
-def input_gradient(model: nn.Module, images: Tensor, targets_of: Callable[[Tensor], Tensor], criterion: Criterion, mode: Mode = "train") -> Tensor:
+def input_gradient(
+    model: nn.Module, images: Tensor, targets_of: Callable[[Tensor], Tensor], criterion: Criterion, mode: Mode = "train"
+) -> Tensor:
     """Gradient of the loss with respect to the images, leaving the model exactly as it was.
 
     `.grad`, parameters, buffers (BatchNorm statistics: the pass runs on clones) and training flags are untouched. ``targets_of(logits)``
     gives the soft targets.
     """
     if torch.is_inference_mode_enabled():
-        raise RuntimeError("saliency needs gradients, but torch.inference_mode() is on; leave it, or use torch.no_grad() where you need none")
+        raise RuntimeError(
+            "saliency needs gradients, but torch.inference_mode() is on; leave it, or use torch.no_grad() where you need none"
+        )
     leaf = images.detach().requires_grad_()
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with torch.enable_grad(), evaluating(model) if mode == "eval" else _as_it_is(model):
-        logits = torch.func.functional_call(model, buffers, (leaf,))
-        loss = criterion(logits, targets_of(logits))
+    with torch.enable_grad(), _buffers_aside(model), evaluating(model) if mode == "eval" else nullcontext():
+        logits = logits_of(model(leaf), "wrap it in a module that returns them")
+        loss = scalar_of(criterion(logits, targets_of(logits)))
         (gradient,) = torch.autograd.grad(loss, leaf)
     return gradient
 
@@ -133,8 +144,22 @@ def evaluating(model: nn.Module) -> Iterator[nn.Module]:
 
 
 @contextmanager
-def _as_it_is(model: nn.Module) -> Iterator[nn.Module]:
-    yield model
+def _buffers_aside(model: nn.Module) -> Iterator[None]:
+    """Clones in the place of the model's buffers, and the buffers themselves afterwards."""
+    # Not torch.func.functional_call: of a module that two parents share it does not put the buffers back.
+    kept = [
+        (module, name, buffer)
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False)
+    ]
+    clones = {id(buffer): buffer.clone() for _, _, buffer in kept}
+    try:
+        for module, name, buffer in kept:
+            setattr(module, name, clones[id(buffer)])
+        yield
+    finally:
+        for module, name, buffer in kept:
+            setattr(module, name, buffer)
 
 
 def _gaussian(variance: float, size: int) -> list[float]:

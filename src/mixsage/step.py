@@ -11,10 +11,12 @@ from torch import Generator, Tensor, nn
 from mixsage import sampling
 from mixsage.hidden import mixed_at
 from mixsage.host import Host
-from mixsage.loss import cross_entropy
+from mixsage.loss import cross_entropy, logits_of, scalar_of
 from mixsage.methods.base import CleanPass, Mixer, soft_targets, without_autocast
 from mixsage.plan import MixPlan
 from mixsage.saliency import Criterion, evaluating
+
+_WAY_OUT = "give a host whose forward(model, images) returns them"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -131,8 +133,8 @@ def _clean_pass(
     leaf = (images.clone() if images.is_inference() else images.detach()).requires_grad_(wants_maps)
     # The forward lies inside no_sync too, as DistributedDataParallel decides to reduce when it goes forward.
     with host.no_sync(), evaluating(model) if clean.mode == "eval" else nullcontext():
-        logits = _logits(host.forward(model, leaf))
-        loss = _scalar((clean.criterion or criterion)(logits, soft_targets(labels, logits.shape[1])))
+        logits = logits_of(host.forward(model, leaf), _WAY_OUT)
+        loss = scalar_of((clean.criterion or criterion)(logits, soft_targets(labels, logits.shape[1])))
         with without_autocast(images):
             if clean.weight:
                 host.backward(loss * (clean.weight * weight))
@@ -148,9 +150,9 @@ def _mixed_pass(
     images = images.detach()
     inputs = images if plan.layer is not None or plan.is_identity else plan.apply(images)
     with mixed_at(model, plan) as forward_is_over:
-        logits = _logits(host.forward(model, inputs))
+        logits = logits_of(host.forward(model, inputs), _WAY_OUT)
         forward_is_over()
-        loss = _scalar(criterion(logits, plan.targets(labels, logits.shape[1])))
+        loss = scalar_of(criterion(logits, plan.targets(labels, logits.shape[1])))
         with without_autocast(images):
             host.backward(loss * weight)
     return logits.detach(), loss.detach()
@@ -168,29 +170,3 @@ def _check(mixer: Mixer, images: Tensor, labels: Tensor, plan: MixPlan | None, g
         raise ValueError(
             f"the plan mixes {len(plan.sources)} images, got {len(images)}; replay it on the batch that it was drawn for"
         )
-
-
-def _logits(output: object) -> Tensor:
-    if not isinstance(output, Tensor):
-        raise TypeError(
-            f"the model returned {type(output).__name__}, expected logits [B, C]; give a host whose forward(model, images) returns them"
-        )
-    if output.ndim != 2:
-        raise ValueError(
-            f"the model returned {list(output.shape)}, expected logits [B, C]; give a host whose forward(model, images) returns them"
-        )
-    if output.is_inference():
-        raise RuntimeError(
-            "the model's output is an inference tensor without gradients; build and run the model outside torch.inference_mode()"
-        )
-    return output
-
-
-def _scalar(loss: Tensor) -> Tensor:
-    if not isinstance(loss, Tensor):
-        raise TypeError(f"the criterion returned {type(loss).__name__}, expected a scalar tensor, part of the graph of the logits")
-    if loss.ndim:
-        raise ValueError(
-            f"the criterion returned {list(loss.shape)}, expected a scalar; average it, for example with reduction='mean'"
-        )
-    return loss
