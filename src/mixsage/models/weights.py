@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ WRAPPERS = (
     "state_dict",
     "model_state_dict",
     "model",
+    "module",
     "net",
     "network",
     "weights",
@@ -83,13 +85,23 @@ def _read_torch(path: Path) -> Any:
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        reason = str(error).split(". ")[0].splitlines()[0]
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        reason = f"it names {named[1]}" if named else str(error).splitlines()[0]
         raise ValueError(
             f"{path} holds Python objects beside tensors, which are not loaded because they could run code ({reason}); "
             "save model.state_dict() instead, best with safetensors.torch.save_file"
         ) from error
-    except (RuntimeError, EOFError) as error:
-        raise ValueError(f"{path} is no file of torch.save, or damaged: {str(error).splitlines()[0]}") from error
+    except (
+        RuntimeError,
+        EOFError,
+        OSError,
+        LookupError,
+        ValueError,
+        TypeError,
+    ) as error:  # whatever a damaged file leads the reader into
+        raise ValueError(
+            f"{path} is no file of torch.save, or damaged: {type(error).__name__} {str(error).split(chr(10))[0]}".rstrip()
+        ) from error
 
 
 def _unwrap(content: Any, path: Path) -> dict[str, Tensor]:
