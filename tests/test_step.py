@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import mixsage
 from helpers import assert_same_plan, seeded, small_model
-from mixsage import SAGE, CleanPass, CutMix, Host, InputGradient, ManifoldMixup, Mixup, ScalerHost, Uniform, accumulate
+from mixsage import SAGE, CleanPass, CutMix, Host, InputGradient, ManifoldMixup, MixPlan, Mixup, ScalerHost, Uniform, accumulate
 from plain_passes import Tokens, assert_gradients, gradients, joined, mixed_targets, one_hot, plain_passes, precise
 
 CLASSES = 5
@@ -540,6 +540,15 @@ def test_an_unmixed_step_is_replayed_as_one_plain_pass():
     forwards = count_forwards(it.model)
     accumulate(SAGE(), it.model, it.images, it.labels, plan=plan)
     assert forwards == [1]
+
+
+def test_a_plan_of_one_source_need_not_show_the_image_itself():
+    it, alone = case(), case()
+    plan = MixPlan(sources=torch.tensor([[3], [1], [4], [1], [5], [2]]), masks=torch.ones(6, 1, 1, 1))
+    accumulate(SAGE(), it.model, it.images, it.labels, criterion=precise, plan=plan)
+    rows = plan.sources[:, 0]
+    precise(alone.model(alone.images[rows]), one_hot(alone.labels[rows], CLASSES)).backward()
+    assert_gradients(it.model, gradients(alone.model))
 
 
 def test_prob_is_how_often_a_batch_is_mixed():

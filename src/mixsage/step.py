@@ -148,7 +148,7 @@ def _mixed_pass(
     plan: MixPlan, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, weight: float, host: Host
 ) -> tuple[Tensor, Tensor]:
     images = images.detach()
-    inputs = images if plan.layer is not None or plan.is_identity else plan.apply(images)
+    inputs = plan.apply(images) if plan.layer is None else images
     with mixed_at(model, plan) as forward_is_over:
         logits = logits_of(host.forward(model, inputs), _WAY_OUT)
         forward_is_over()
