@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from mixsage.loss import logits_of, scalar_of
 
@@ -123,6 +124,7 @@ def input_gradient(
         raise RuntimeError(
             "saliency needs gradients, but torch.inference_mode() is on; leave it, or use torch.no_grad() where you need none"
         )
+    model = _without_data_parallel(model)
     leaf = images.detach().requires_grad_()
     with torch.enable_grad(), _buffers_aside(model), evaluating(model) if mode == "eval" else nullcontext():
         logits = logits_of(model(leaf), "wrap it in a module that returns them")
@@ -160,6 +162,12 @@ def _buffers_aside(model: nn.Module) -> Iterator[None]:
     finally:
         for module, name, buffer in kept:
             setattr(module, name, buffer)
+
+
+def _without_data_parallel(model: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel, which would wait for parameter gradients that this pass does not make."""
+    wrapped = getattr(model, "_orig_mod", model)
+    return wrapped.module if isinstance(wrapped, DistributedDataParallel) else model
 
 
 def _gaussian(variance: float, size: int) -> list[float]:
