@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mixsage import MixPlan, Shift
+from mixsage import MixPlan
 
 
 @dataclass
@@ -100,16 +100,16 @@ def precise(logits: Tensor, targets: Tensor) -> Tensor:
 
 def joined(first: MixPlan, second: MixPlan) -> MixPlan:
     """The plan of two batches that lie one after the other, each mixed within itself."""
-    assert isinstance(first.masks, Tensor) and isinstance(second.masks, Tensor)
-    warp = first.warp
-    if isinstance(first.warp, Shift):
-        assert isinstance(second.warp, Shift)
-        warp = Shift(torch.cat([first.warp.offsets, second.warp.offsets]))
     assert first.layer == second.layer
+    assert type(first.warp) is type(second.warp)
+    warp = first.warp
+    if warp is not None:
+        (name,) = vars(warp)
+        warp = replace(warp, **{name: torch.cat([vars(first.warp)[name], vars(second.warp)[name]])})
     return replace(
         first,
         sources=torch.cat([first.sources, second.sources + len(first.sources)]),
-        masks=torch.cat([first.masks, second.masks]),
+        masks=torch.cat([first.dense_masks(), second.dense_masks()]),
         weights=torch.cat([first.weights, second.weights]),
         warp=warp,
     )

@@ -114,6 +114,11 @@ class DDPHost(Around):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Leave the reduction to the last backward of the step."""
+        if self.model.static_graph and not getattr(self.model, "_static_graph_delay_allreduce_enqueued", True):
+            raise RuntimeError(
+                "DistributedDataParallel(static_graph=True) records the graph at its first backward, which must be one that is reduced; "
+                "run a first step without a clean pass, accumulate(Clean(), …), or leave static_graph out"
+            )
         with self.inner.no_sync(), self.model.no_sync():
             yield
 
