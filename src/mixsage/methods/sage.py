@@ -14,7 +14,7 @@ from mixsage.methods.base import CleanPass, Mixer, check_kind, check_range, pair
 from mixsage.plan import MixPlan, Shift
 from mixsage.rearrange import Blend, Guided, Sampled, Search
 from mixsage.rearrange.blend import pair_maps
-from mixsage.saliency import InputGradient, Saliency, normalise, smooth
+from mixsage.saliency import InputGradient, Saliency, Uniform, normalise, smooth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,10 @@ class SAGE(Mixer):
     blend: Blend = field(default_factory=Guided)
     """How the two images share a pixel: `Guided()` by saliency, or `Paste()` as an ablation."""
 
+    passes: int = 2
+    """2 as published; or 1: a single pass over the batch, whose first rows stay clean (the share 1 - η) while the others are mixed, with
+    uniform maps, or maps that are handed in, as there is no pass before it to take any from."""
+
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "cifar10/preactresnet18": {"truncation": 0.6, "mixed_share": 0.7},
         "cifar100/preactresnet18": {"truncation": 0.5, "mixed_share": 0.7},
@@ -49,27 +53,29 @@ class SAGE(Mixer):
         super().__post_init__()
         check_range("truncation", self.truncation, 0, 1)
         check_range("mixed_share", self.mixed_share, 0, 1, open_low=True)
+        if self.passes not in (1, 2):
+            raise ValueError(f"passes must be 1 or 2, got {self.passes}")
         check_kind("saliency", self.saliency, Saliency, "InputGradient() or Uniform()")
         check_kind("search", self.search, Search, "Sampled(0.01), Full() or NoShift()")
         check_kind("blend", self.blend, Blend, "Guided() or Paste()")
 
     @property
     def source(self) -> Saliency:
-        """Where the saliency comes from."""
-        return self.saliency
+        """Where the saliency comes from; a single pass has no gradient to take it from."""
+        return Uniform() if self.passes == 1 and self.saliency.needs_gradient else self.saliency
 
     @property
     def clean(self) -> CleanPass | None:
         """The clean pass yields the saliency, and its parameter gradient is a part of the step."""
         weight = 1 - self.mixed_share
-        if weight == 0 and not self.saliency.needs_gradient:
+        if self.passes == 1 or (weight == 0 and not self.saliency.needs_gradient):
             return None
         return CleanPass(mode=getattr(self.saliency, "mode", "train"), weight=weight)
 
     @property
     def mixed_weight(self) -> float:
-        """η."""
-        return self.mixed_share
+        """η; in a single pass the clean rows have their weight by their number."""
+        return self.mixed_share if self.passes == 2 else 1.0
 
     def draw(self, images: Tensor, labels: Tensor | None, saliency: Tensor | None, generator: Generator | None) -> MixPlan:
         """Partners and λ; the best shift of each partner; the mask that shares the pixels; label shares from its mean."""
@@ -82,6 +88,9 @@ class SAGE(Mixer):
         first, second = pair_maps(normalise(smooth(saliency)), sources[:, 1], share.to(device, non_blocking=True))
         offsets = self.search(first, second, blend=self.blend, generator=generator)
         mask = self.blend.mask(first, second, offsets)
+        if self.passes == 1:
+            clean = round((1 - self.mixed_share) * len(images))
+            mask[:clean], offsets[:clean] = 1, 0
         weight = mask.mean(dim=(1, 2))
         return MixPlan(
             sources=sources,
