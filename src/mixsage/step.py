@@ -12,7 +12,7 @@ from mixsage import sampling
 from mixsage.hidden import mixed_at
 from mixsage.host import Host
 from mixsage.loss import cross_entropy, logits_of, scalar_of
-from mixsage.methods.base import CleanPass, Mixer, soft_targets, without_autocast
+from mixsage.methods.base import CleanPass, Mixer, check_labels, soft_targets, without_autocast
 from mixsage.plan import MixPlan
 from mixsage.saliency import Criterion, evaluating
 
@@ -162,10 +162,7 @@ def _check(mixer: Mixer, images: Tensor, labels: Tensor, plan: MixPlan | None, g
     if torch.is_inference_mode_enabled():
         raise RuntimeError("accumulate computes gradients, but torch.inference_mode() is on; call it outside of that context")
     mixer.check(images, generator)
-    if not isinstance(labels, Tensor):
-        raise TypeError(f"labels must be a tensor, class indices [B] or soft labels [B, C]; got {type(labels).__name__}")
-    if labels.shape[:1] != images.shape[:1]:
-        raise ValueError(f"got {len(images)} images and labels {list(labels.shape)}; every image needs one label")
+    check_labels(labels, images)
     if plan is not None and len(plan.sources) != len(images):
         raise ValueError(
             f"the plan mixes {len(plan.sources)} images, got {len(images)}; replay it on the batch that it was drawn for"

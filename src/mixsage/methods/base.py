@@ -98,6 +98,7 @@ class Mixer(ABC):
             generator: a CPU generator; torch's default one if left out.
         """
         self.check(images, generator)
+        self._check_where_to_look(saliency is not None)
         if not sampling.coin(self.prob, generator):
             return MixPlan.identity(len(images), images.device)
         return self.draw_from(images, labels, saliency, None, generator)
@@ -108,11 +109,7 @@ class Mixer(ABC):
         """`draw`, with the maps handed in or made from the gradient of the loss with respect to the images."""
         with torch.no_grad(), without_autocast(images):
             if self.source is not None and saliency is None:
-                if self.source.needs_gradient and gradient is None:
-                    raise ValueError(
-                        f"{type(self).__name__} needs to know where to look: pass saliency=maps [B, H, W], or model=… in a plain call, "
-                        "or train with accumulate(…), which takes the maps on the way"
-                    )
+                self._check_where_to_look(gradient is not None)
                 saliency = self.source(images, gradient)
             if saliency is not None:
                 check_maps(saliency, images)
@@ -133,8 +130,8 @@ class Mixer(ABC):
         With ``model`` the saliency is taken from it, and the model stays exactly as it was (`.grad`, parameters, buffers, training flags).
         """
         self.check(images, generator)
-        if len(labels) != len(images):
-            raise ValueError(f"got {len(images)} images and {len(labels)} labels; every image needs one label")
+        check_labels(labels, images)
+        self._check_where_to_look(saliency is not None or model is not None)
         classes = self.classes_of(labels)
         if not sampling.coin(self.prob, generator):
             plan = MixPlan.identity(len(images), images.device)
@@ -149,6 +146,10 @@ class Mixer(ABC):
     def check(self, images: Tensor, generator: Generator | None = None) -> None:
         """The door: structure of the batch and the generator."""
         name = type(self).__name__
+        if not isinstance(images, Tensor):
+            raise TypeError(
+                f"{name} mixes a batch of images in one tensor, got {type(images).__name__}; stack them, for example with torch.stack"
+            )
         if not images.is_floating_point():
             raise TypeError(
                 f"{name} mixes floating-point images, got {images.dtype}; convert first, for example images.float() / 255"
@@ -161,9 +162,20 @@ class Mixer(ABC):
             raise ValueError(f"{name} mixes batches [B, …] of at least one value an image, got {list(images.shape)}")
         if len(images) < self.min_batch:
             raise ValueError(f"{name} mixes at least {self.min_batch} images, got {len(images)}; set drop_last=True in the loader")
+        if generator is not None and not isinstance(generator, Generator):
+            raise TypeError(
+                f"generator must be a torch.Generator, got {type(generator).__name__}; for example torch.Generator().manual_seed(0)"
+            )
         if generator is not None and generator.device.type != "cpu":
             raise ValueError(
                 f"the generator must be on the CPU, got one on {generator.device}; choices are drawn on the host: torch.Generator()"
+            )
+
+    def _check_where_to_look(self, known: bool) -> None:
+        if self.source is not None and self.source.needs_gradient and not known:
+            raise ValueError(
+                f"{type(self).__name__} needs to know where to look: pass saliency=maps [B, H, W], or model=… in a plain call, "
+                "or train with accumulate(…), which takes the maps on the way"
             )
 
     def _gradient(self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion) -> Tensor:
@@ -175,6 +187,10 @@ class Mixer(ABC):
     def classes_of(self, labels: Tensor) -> int:
         """The number of classes of soft targets, where there are no logits to read it from."""
         if labels.is_floating_point() and labels.ndim == 2:
+            if self.num_classes not in {None, labels.shape[1]}:
+                raise ValueError(
+                    f"num_classes is {self.num_classes}, but the soft labels have {labels.shape[1]} classes; leave num_classes out"
+                )
             return labels.shape[1]
         if self.num_classes is None:
             name = type(self).__name__
@@ -193,6 +209,14 @@ def without_autocast(images: Tensor) -> Iterator[None]:
         return
     with torch.autocast(device, enabled=False):
         yield
+
+
+def check_labels(labels: Tensor, images: Tensor) -> None:
+    """Labels must be one for each image."""
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"labels must be a tensor, class indices [B] or soft labels [B, C]; got {type(labels).__name__}")
+    if labels.shape[:1] != images.shape[:1]:
+        raise ValueError(f"got {len(images)} images and labels {list(labels.shape)}; every image needs one label")
 
 
 def soft_targets(labels: Tensor, num_classes: int) -> Tensor:
