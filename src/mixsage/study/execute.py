@@ -1,0 +1,84 @@
+"""One run of a study: train or continue, evaluate, and say what came out."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import torch
+
+from mixsage import data
+from mixsage.data import generator
+from mixsage.evaluation.pixels import Normalised
+from mixsage.evaluation.robustness import evaluate
+from mixsage.evaluation.splits import Pixels
+from mixsage.study.records import Record
+from mixsage.study.spec import Planned
+from mixsage.training import RunFolder, result, train, with_settings
+from mixsage.training.predict import load_model
+from mixsage.training.progress import Progress
+
+
+def execute(run: Planned, folder: Path, *, progress: Progress | None = None) -> Record:
+    """The record of a run, which is made in ``folder``; a run that was cut short there is continued."""
+    config = with_settings(run.config, {"out": folder / run.name})
+    place = RunFolder(folder / run.name)
+    train(config, resume=place.description.exists(), progress=progress)
+    return record_of(run, place)
+
+
+def record_of(run: Planned, folder: RunFolder) -> Record:
+    """What a complete run was, and what came out of it."""
+    description, history = folder.read(), folder.history()
+    settings = description["settings"]
+    metrics = {**result(history), **_evaluation(run, folder.path)}
+    metrics["seconds"] = history[-1]["total_seconds"]
+    metrics["images_per_second"] = sum(epoch["images_per_second"] for epoch in history) / len(history)
+    per_class = settings["per_class"]
+    return Record(
+        run=run.name,
+        arm=run.arm,
+        data=settings["data"] if per_class is None else f"{settings['data']}, {per_class} a class",
+        model=settings["model"] if settings["width"] is None else f"{settings['model']}, width {settings['width']}",
+        seed=run.seed,
+        epochs=settings["epochs"],
+        method=settings["method"],
+        settings=settings,
+        metrics=metrics,
+        history=history,
+        versions=description["versions"],
+        machine=description["machine"],
+        commit=description["commit"],
+        finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def failure_of(run: Planned, error: str) -> Record:
+    """The record of a run that did not come to its end."""
+    return Record(
+        run=run.name,
+        arm=run.arm,
+        data=run.config.data.data,
+        model=run.config.model.model,
+        seed=run.seed,
+        epochs=run.config.optimisation.epochs,
+        status="failed",
+        error=error,
+        method=run.config.method.method,
+    )
+
+
+def _evaluation(run: Planned, path: Path) -> dict[str, float]:
+    """Accuracy, calibration and robustness of the final weights on the test split; the noise is the same for all runs."""
+    device = "cuda" if run.config.hardware.device in {"auto", "cuda"} and torch.cuda.is_available() else "cpu"
+    model, description = load_model(path, device)
+    dataset = data.load(
+        run.config.data.data,
+        folder=run.config.data.data_dir,
+        image_size=run.config.data.image_size,
+        skip_corrupt=run.config.data.skip_corrupt,
+    )
+    if dataset.test is None:
+        return {}
+    network = Normalised(model, mean=description["mean"], std=description["std"])
+    return evaluate(network, Pixels(dataset.test, dataset, device), generator=generator(0, "noise"))
