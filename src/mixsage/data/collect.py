@@ -16,7 +16,7 @@ from torch import Tensor
 from mixsage.data.dataset import DataError, DataSet, Images
 from mixsage.data.decode import CorruptImage
 from mixsage.data.extras import need
-from mixsage.data.views import resize
+from mixsage.data.views import as_evaluated
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,9 @@ def hold(found: Found, size: tuple[int, int], skip_corrupt: bool) -> Images:
     """Read a whole split into memory."""
     pixels = torch.empty(len(found.labels), 3, *size, dtype=torch.uint8)
     damaged = {}
-    for row, image in enumerate(_each(lambda i: resize(found.reader(i), size), range(len(found.labels)), skip_corrupt)):
+    for row, image in enumerate(
+        _each(lambda i: as_evaluated(found.reader(i), size, "crop"), range(len(found.labels)), skip_corrupt)
+    ):
         if isinstance(image, CorruptImage):
             damaged[row] = image
         else:

@@ -51,7 +51,10 @@ def size_of(file: Path | bytes, name: str) -> tuple[int, int]:
     try:
         with pillow.open(_open(file)) as image:
             width, height = image.size
-            return (width, height) if image.getexif().get(ORIENTATION, 1) >= FIRST_SIDEWAYS else (height, width)
+            # Pillow turns the size of a TIFF itself, and reads the whole of a PNG to find out that it says nothing of the camera.
+            asked = image.format != "TIFF" and (image.format != "PNG" or "exif" in image.info)
+            sideways = asked and image.getexif().get(ORIENTATION, 1) >= FIRST_SIDEWAYS
+            return (width, height) if sideways else (height, width)
     except (pillow.DecompressionBombError, *DAMAGE) as error:
         raise CorruptImage(f"{name} cannot be read as an image: {error}") from error
 

@@ -55,7 +55,7 @@ def load_folder(name: str, root: Path, *, image_size: int | None, skip_corrupt: 
 
 def class_names(folder: Path) -> tuple[str, ...]:
     """The classes of a folder: its folders, in order of their names, without hidden ones."""
-    names = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not _is_hidden(entry.name)))
+    names = _visible_folders(folder)
     if not names:
         seen = "images lie in it directly" if any(_is_image(entry.name) for entry in folder.iterdir()) else "it has none"
         raise DataError(f"{folder} must hold one folder for each class, with the images of the class in it; {seen}")
@@ -77,7 +77,7 @@ def find(folder: Path, classes: Sequence[str]) -> Found:
             return False
         return True
 
-    unknown = [name for name in class_names(folder) if name not in classes]
+    unknown = [name for name in _visible_folders(folder) if name not in classes]
     if unknown:
         raise DataError(f"{folder / unknown[0]} is a class that the training images do not have; remove it, or add it to them")
     labels = {name: label for label, name in enumerate(classes)}
@@ -95,6 +95,10 @@ def find(folder: Path, classes: Sequence[str]) -> Found:
         log.info("%s: ignored %d files that are not images, %s among them", folder, len(ignored), ignored[0])
     paths = tuple(path for path, _ in samples)
     return Found(FileReader(paths), torch.tensor([label for _, label in samples], dtype=torch.int64), paths)
+
+
+def _visible_folders(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not _is_hidden(entry.name)))
 
 
 def _is_split(folder: Path) -> bool:
