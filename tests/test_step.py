@@ -19,6 +19,7 @@ MIXERS = {name: mixsage.get(name)() for name in mixsage.available()} | {
     "sage, no reuse": SAGE(mixed_share=1.0),
     "sage, eval": SAGE(saliency=InputGradient(mode="eval")),
     "sage, no reuse, eval": SAGE(mixed_share=1.0, saliency=InputGradient(mode="eval")),
+    "sage, one pass": SAGE(passes=1),
     "sage, uniform maps": SAGE(saliency=Uniform()),
     "sage, uniform maps, no reuse": SAGE(mixed_share=1.0, saliency=Uniform()),
     "manifold, hidden only": ManifoldMixup(layers=("stage1",)),
@@ -676,7 +677,7 @@ def test_a_batch_of_another_form_is_refused_before_any_gradient(images, labels, 
 def test_a_generator_on_a_device_is_refused():
     it = case(dtype=torch.float32)
 
-    class OnDevice:
+    class OnDevice(torch.Generator):
         device = torch.device("cuda")
 
     with pytest.raises(ValueError, match="generator must be on the CPU, got one on cuda"):
