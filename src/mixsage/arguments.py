@@ -1,27 +1,55 @@
-"""The arguments of the commands, from which their flags and help are made. Loaded by the commands alone, as it needs tyro."""
+"""The arguments of the commands: dataclasses, from which tyro makes the flags, and `help_text` a help of a line or two for each.
+
+Loaded by the commands alone, as it needs tyro.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import shutil
+import textwrap
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import tyro
 from tyro.conf import Positional
 
-from mixsage.training.config import Config
+from mixsage.training.config import GROUPS, Config, Data, Hardware, Method, Model, Optimisation, Run
+from mixsage.training.describe import Described, settings
+
+Which = Literal["final", "best"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Train:
+    """Arguments of train."""
+
     recipe: Path | None = None
-    """A TOML file of settings; what else is given on the command line overrides it."""
-    resume: Path | None = None
-    """Continue the run in this folder, with the settings it was begun with."""
-    config: Config = field(default_factory=Config)
+    """A TOML file of settings, which the other flags override."""
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    method: Method = field(default_factory=Method)
+    optimisation: Optimisation = field(default_factory=Optimisation)
+    hardware: Hardware = field(default_factory=Hardware)
+    run: Run = field(default_factory=Run)
+
+    @classmethod
+    def of(cls, recipe: Path | None, config: Config) -> Train:
+        """These settings as the defaults of the flags."""
+        return cls(recipe=recipe, **{group: getattr(config, group) for group in GROUPS})
+
+    @property
+    def config(self) -> Config:
+        """The settings, checked."""
+        return Config(**{group: getattr(self, group) for group in GROUPS})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Predict:
+    """Arguments of predict."""
+
     run: Positional[Path]
     """Folder of a complete run."""
     images: Positional[tuple[Path, ...]]
@@ -30,17 +58,89 @@ class Predict:
     """How many classes to name for each image."""
     format: Literal["csv", "jsonl"] = "csv"
     """CSV with a header, or a JSON object a line."""
+    weights: Which = "final"
+    """The weights after the last epoch, or of the epoch that was best on the validation images."""
+    skip_corrupt: bool = False
+    """Name and skip images that cannot be read, instead of stopping."""
     device: str = "cpu"
-    """Where to run the model."""
+    """Where the model runs."""
     batch_size: int = 64
     """Images at a time."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Export:
+    """Arguments of export."""
+
     run: Positional[Path]
     """Folder of a complete run."""
     format: Literal["torch", "onnx"] = "torch"
     """torch.export's .pt2, or ONNX."""
+    weights: Which = "final"
+    """The weights after the last epoch, or of the epoch that was best on the validation images."""
     out: Path | None = None
     """The file; model.pt2 or model.onnx in the run if left out."""
+
+
+_Arguments = TypeVar("_Arguments")
+
+
+def read(kind: type[_Arguments], command: str, arguments: Sequence[str], default: _Arguments | None = None) -> _Arguments:
+    """The arguments in their types; what is wrong with them ends the program with status 2, and says the nearest flag."""
+    options: dict[str, Any] = {} if default is None else {"default": default}
+    parsed: _Arguments = tyro.cli(tyro.conf.OmitArgPrefixes[kind], prog=f"mixsage {command}", args=list(arguments), **options)  # type: ignore[misc,valid-type]
+    return parsed
+
+
+def help_text(kind: type) -> str:
+    """The flags of a command by groups, each with its values, what it is for, and its default."""
+    width = min(shutil.get_terminal_size().columns, 120)
+    return "\n".join(line for title, flags in _groups(kind) for line in ["", title, *_rows(flags, width)])
+
+
+def _groups(kind: type) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    hints = get_type_hints(kind, include_extras=True)
+    described = settings(kind)
+    own = [_flag(one, hints[one.name]) for one in described if not is_dataclass(one.default)]
+    if own:
+        yield "Arguments", own
+    for group in (one.default for one in described if is_dataclass(one.default)):
+        inner = get_type_hints(type(group))
+        yield (
+            (type(group).__doc__ or "").splitlines()[0].rstrip("."),
+            [_flag(one, inner[one.name]) for one in settings(type(group))],
+        )
+
+
+def _rows(flags: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+    column = 30
+    for flag, text in flags:
+        lines = textwrap.wrap(text, width - column - 1, break_on_hyphens=False)
+        if len(flag) > column - 3:
+            yield f"  {flag}"
+        else:
+            yield f"  {flag:<{column - 2}}{lines.pop(0)}"
+        yield from (" " * column + line for line in lines)
+
+
+def _flag(setting: Described, hint: Any) -> tuple[str, str]:
+    if get_origin(hint) is Annotated:
+        return setting.name.upper(), setting.text
+    name = setting.name.replace("_", "-")
+    if hint is bool:
+        return f"--[no-]{name}" if setting.default else f"--{name}", setting.text + (" [on]" if setting.default else "")
+    default = setting.default
+    shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+    return f"--{name} {_values(hint)}", setting.text + (f" [{shown}]" if default is not None else "")
+
+
+def _values(hint: Any) -> str:
+    """What a flag takes, in a word."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return _values(next(part for part in get_args(hint) if part is not type(None)))
+    if get_origin(hint) is Literal:
+        return "|".join(map(str, get_args(hint)))
+    if get_origin(hint) is tuple:
+        inner = get_args(hint)[0]
+        return ("NAME" if get_origin(inner) is Literal else _values(inner)) + " …"
+    return {int: "N", float: "X", Path: "PATH"}.get(hint, "NAME")

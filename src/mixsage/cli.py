@@ -6,20 +6,21 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from mixsage.errors import unknown_name
+from mixsage.errors import not_installed, unknown_name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the command: the exit status of a verb."""
     logging.basicConfig(format="mixsage: %(message)s", level=logging.WARNING)
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] in {"-h", "--help"}:
+    if not given or given[0] in {"-h", "--help", "help"}:
         print(_usage())
         return 0
-    if given[0] == "--version":
+    if given[0] in {"-V", "--version"}:
         import mixsage
 
         print(f"mixsage {mixsage.__version__}")
@@ -27,8 +28,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verb, rest = given[0], given[1:]
     if verb not in VERBS:
         return _fail(unknown_name("command", verb, VERBS))
+    if not {"-h", "--help"}.isdisjoint(rest):
+        print(_help(verb))
+        return 0
     try:
         return VERBS[verb](rest)
+    except KeyboardInterrupt:
+        return _fail("interrupted", status=130)
+    except BrokenPipeError:
+        # Whoever read our output has had enough, as in `mixsage predict … | head`; nothing more can be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except _said() as error:
         if os.environ.get("MIXSAGE_DEBUG"):
             raise
@@ -37,20 +47,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _said() -> tuple[type[Exception], ...]:
     """Errors whose message is all that a user needs; everything else is a fault of ours and keeps its traceback."""
+    from mixsage.training import DiskFull, NonFiniteLoss, OutOfMemory
     from mixsage.training.checkpoint import CheckpointError
     from mixsage.training.runs import RunError
-    from mixsage.training.trainer import NonFiniteLoss, OutOfMemory
 
-    return (ValueError, RunError, CheckpointError, NonFiniteLoss, OutOfMemory, ModuleNotFoundError, OSError)
+    return (ValueError, RunError, CheckpointError, NonFiniteLoss, OutOfMemory, DiskFull, ModuleNotFoundError, OSError)
 
 
-def _fail(message: str) -> int:
+def _fail(message: str, status: int = 2) -> int:
     print(f"mixsage: {message}", file=sys.stderr)
-    return 2
+    return status
 
 
 def _usage() -> str:
-    lines = [f"  {name:<10} {(verb.__doc__ or '').splitlines()[0]}" for name, verb in VERBS.items()]
+    lines = [f"  {name:<10} {_summary(verb)}" for name, verb in VERBS.items()]
     return "\n".join(
         [
             "usage: mixsage COMMAND [OPTIONS]",
@@ -64,82 +74,112 @@ def _usage() -> str:
     )
 
 
-_Arguments = TypeVar("_Arguments")
+def _help(verb: str) -> str:
+    """What a verb does, its examples, its flags."""
+    summary, _, examples = (VERBS[verb].__doc__ or "").partition("\n")
+    text = "\n".join([summary, "", *(f"  {line.strip()}" for line in examples.strip().splitlines())])
+    kind = _arguments().__dict__.get(verb.capitalize())
+    return text if kind is None else f"{text}\n{_arguments().help_text(kind)}"
 
 
-def _parse(
-    kind: type[_Arguments], verb: Callable[[list[str]], int], arguments: list[str], default: _Arguments | None = None
-) -> _Arguments:
+def _summary(verb: Callable[[list[str]], int]) -> str:
+    return (verb.__doc__ or "").splitlines()[0]
+
+
+def _arguments() -> Any:
     try:
-        import tyro
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("the command needs the training extra: pip install 'mixsage[train]'") from None
-    name = verb.__name__.removeprefix("_")
-    text = "\n".join(line.strip() for line in (verb.__doc__ or "").splitlines())
-    options: dict[str, Any] = {} if default is None else {"default": default}
-    parsed: _Arguments = tyro.cli(
-        tyro.conf.OmitArgPrefixes[kind], prog=f"mixsage {name}", description=text, args=arguments, **options
-    )  # type: ignore[misc,valid-type]
-    return parsed
-
-
-def _take(arguments: list[str], flag: str) -> str | None:
-    """The value of a flag that has to be known before the others are read."""
-    for i, argument in enumerate(arguments):
-        if argument == flag and i + 1 < len(arguments):
-            return arguments[i + 1]
-        if argument.startswith(f"{flag}="):
-            return argument.removeprefix(f"{flag}=")
-    return None
+        from mixsage import arguments
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(not_installed("the command", error.name or "tyro", "train")) from error
+    return arguments
 
 
 # ---------------------------------------------------------------------------------------------------------------------- train
 
 
-def _train(arguments: list[str]) -> int:
+def _train(given: list[str]) -> int:
     """Train a model on images, with any method.
 
-    mixsage train --data FOLDER --model preactresnet18 --method sage --epochs 30 --out runs/first
-    mixsage train --recipe recipes/cifar10/sage.toml --seed 1 --out runs/sage-1
-    mixsage train --resume runs/first
+    mixsage train --data photos --model preactresnet18 --method sage --epochs 30 --out runs/first
+    mixsage train --recipe recipes/small/cifar10-5k.toml --seed 1 --out runs/small-1
+    mixsage train --resume runs/first      continue where it stopped, with the same settings
     """
-    from mixsage.arguments import Train
+    arguments = _arguments()
     from mixsage.training import Config, Interrupted, RunFolder, progress, read_recipe, train
     from mixsage.training.signals import EXIT_CODE
 
-    recipe, resumed = _take(arguments, "--recipe"), _take(arguments, "--resume")
-    asks_help = not {"-h", "--help"}.isdisjoint(arguments)
-    if resumed is not None and not asks_help:
-        if len(arguments) > 2:
-            raise ValueError("--resume goes alone: the run continues with the settings it was begun with")
-        config, resume = RunFolder(Path(resumed)).config(), True
+    resumed, others = _take(given, "--resume")
+    if resumed is not None:
+        if others:
+            raise ValueError(
+                f"--resume goes alone, as the run continues with the settings it began with; got {' '.join(others)} too"
+            )
+        config = RunFolder(Path(resumed)).config()
     else:
-        base = Train(recipe=Path(recipe) if recipe else None, config=read_recipe(Path(recipe)) if recipe else Config())
-        config, resume = _parse(Train, _train, arguments, base).config, False
+        recipe, _ = _take(given, "--recipe")
+        base = arguments.Train.of(recipe and Path(recipe), read_recipe(Path(recipe)) if recipe else Config())
+        config = arguments.read(arguments.Train, "train", given, base).config
+    _import_fabric()
     shown = progress.for_stream()
     try:
-        folder = train(config, resume=resume, progress=shown)
+        folder = train(config, resume=resumed is not None, progress=shown)
     except Interrupted as stop:
-        shown.say(str(stop))
-        return EXIT_CODE
-    shown.say(f"done: {folder.weights}")
+        if _is_first():
+            shown.say(str(stop))
+        # Fabric's first process is killed when one that it started ends with anything but 0.
+        return EXIT_CODE if _is_first() else 0
+    if _is_first():
+        shown.say(f"done: {folder.weights}")
     return 0
+
+
+def _take(given: list[str], flag: str) -> tuple[str | None, list[str]]:
+    """The value of a flag that has to be known before the others are read, and the arguments without it."""
+    for i, argument in enumerate(given):
+        if argument == flag:
+            if i + 1 == len(given):
+                raise ValueError(f"{flag} needs a path")
+            return given[i + 1], given[:i] + given[i + 2 :]
+        if argument.startswith(f"{flag}="):
+            return argument.removeprefix(f"{flag}="), given[:i] + given[i + 1 :]
+    return None, given
+
+
+def _is_first() -> bool:
+    """Whether this is the first of several processes, which speaks for all."""
+    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0
+
+
+def _import_fabric() -> None:
+    """Fabric without torchmetrics, which it would import to look at its version, and torchvision and SciPy with it: seconds at every start."""
+    if "torchmetrics" not in sys.modules:
+        sys.modules["torchmetrics"] = None  # type: ignore[assignment]  # Python's way to say that there is no such module
+        with suppress(ModuleNotFoundError):  # where Fabric is missing, the trainer says so
+            import lightning_fabric  # noqa: F401
+        del sys.modules["torchmetrics"]
 
 
 # -------------------------------------------------------------------------------------------------------------------- predict
 
 
-def _predict(arguments: list[str]) -> int:
+def _predict(given: list[str]) -> int:
     """Name what images show, with the model of a run.
 
-    mixsage predict runs/first photo.jpg more/*.png --top-k 3
+    mixsage predict runs/first photo.jpg more/ --top-k 3 > what.csv
     """
-    from mixsage.arguments import Predict
+    arguments = _arguments()
     from mixsage.training.predict import predict
 
-    given = _parse(Predict, _predict, arguments)
+    asked = arguments.read(arguments.Predict, "predict", given)
     for line in predict(
-        given.run, given.images, top_k=given.top_k, form=given.format, device=given.device, batch_size=given.batch_size
+        asked.run,
+        asked.images,
+        top_k=asked.top_k,
+        form=asked.format,
+        device=asked.device,
+        batch_size=asked.batch_size,
+        which=asked.weights,
+        skip_corrupt=asked.skip_corrupt,
     ):
         print(line)
     return 0
@@ -148,41 +188,39 @@ def _predict(arguments: list[str]) -> int:
 # --------------------------------------------------------------------------------------------------------------------- export
 
 
-def _export(arguments: list[str]) -> int:
+def _export(given: list[str]) -> int:
     """Write the model of a run as a file that runs without mixsage.
 
     mixsage export runs/first --format onnx
     """
-    from mixsage.arguments import Export
+    arguments = _arguments()
     from mixsage.training.export import export
 
-    given = _parse(Export, _export, arguments)
-    print(export(given.run, form=given.format, out=given.out))
+    asked = arguments.read(arguments.Export, "export", given)
+    print(export(asked.run, form=asked.format, out=asked.out, which=asked.weights))
     return 0
 
 
 # -------------------------------------------------------------------------------------------------------------------- methods
 
 
-def _methods(arguments: list[str]) -> int:
-    """List the methods, or the settings of one.
+def _methods(given: list[str]) -> int:
+    """List the methods, or the settings of some.
 
+    mixsage methods
     mixsage methods sage
     """
     import mixsage
-    from mixsage.training.notation import settings_of_mixer
+    from mixsage.training.describe import settings
 
-    if not {"-h", "--help"}.isdisjoint(arguments):
-        print(f"usage: mixsage methods [NAME]\n\n{(_methods.__doc__ or '').strip()}")
-        return 0
-    for name in arguments or mixsage.available():
+    for name in given or mixsage.available():
         method = mixsage.get(name)
         print(f"{name:<12} {method.__name__}: {(method.__doc__ or '').splitlines()[0]}")
-        if arguments:
-            for setting, default, text in settings_of_mixer(method):
-                print(f"    {setting} = {default}\n        {text}")
-            for preset, settings in method.presets.items():
-                print(f"    preset {preset}: {', '.join(f'{key}={value}' for key, value in settings.items())}")
+        if given:
+            for setting in settings(method):
+                print(f"    {setting.name} = {setting.default!r}\n        {' '.join(setting.text.split())}")
+            for preset, values in method.presets.items():
+                print(f"    preset {preset}: {', '.join(f'{key}={value}' for key, value in values.items())}")
     return 0
 
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mixsage import loss, models
-from mixsage.errors import unknown_name
+from mixsage.errors import not_installed, unknown_name
 from mixsage.methods import Mixer
 from mixsage.saliency import Criterion
-from mixsage.training.config import Method, Optimisation
+from mixsage.training.config import Config, Method, Optimisation
 from mixsage.training.notation import Call, read_call, read_mixer
+
+
+def check_names(config: Config) -> None:
+    """Whether method and model can be read, before anything is loaded for them."""
+    read_mixer(config.method.method)
+    name = read_call(config.model.model).name
+    if ":" not in name and name not in models.available():
+        raise ValueError(f"{unknown_name('model', name, models.available())}, timm:NAME, or package.module:factory")
 
 
 def build_model(
@@ -55,7 +62,7 @@ def _from_timm(call: Call, *, num_classes: int, channels: int, pretrained: bool)
     try:
         import timm
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(f"the model {call.name!r} needs timm: pip install 'mixsage[timm]'") from None
+        raise ModuleNotFoundError(not_installed(f"the model {call.name!r}", "timm", "timm")) from None
     name = call.name.removeprefix("timm:")
     if not timm.is_model(name):
         raise ValueError(unknown_name("timm model", name, get_close_matches(name, timm.list_models(), n=5) or ["resnet50"]))
@@ -106,16 +113,3 @@ def build_mixer(notation: str, mean: tuple[float, ...], std: tuple[float, ...]) 
         name: value for name, value in {"mean": mean, "std": std}.items() if name in names and getattr(mixer, name) is None
     }
     return replace(mixer, **known)
-
-
-def load_weights(model: nn.Module, weights: Mapping[str, Tensor], source: Path | str) -> None:
-    """Load weights by name; what does not fit is said, with the number of classes where that is it."""
-    own = model.state_dict()
-    reshaped = [name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape]
-    missing, foreign = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
-    if reshaped or missing or foreign:
-        shapes = [f"{name} is {list(weights[name].shape)}, the model has {list(own[name].shape)}" for name in sorted(reshaped)[:3]]
-        parts = shapes + [f"missing {missing[:3]}"] * bool(missing) + [f"not in the model {foreign[:3]}"] * bool(foreign)
-        hint = "; the last layer differs: is the number of classes another?" if reshaped else ""
-        raise ValueError(f"the weights in {source} do not fit the model: {'; '.join(parts)}{hint}")
-    model.load_state_dict(dict(weights))

@@ -26,9 +26,13 @@ class CheckpointError(RuntimeError):
     """A checkpoint that cannot be read or written."""
 
 
+class NewerCheckpointError(CheckpointError):
+    """A checkpoint of a later format: going back to an older one would lose work, so nothing is done."""
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that it is either there in full or not at all, whatever happens meanwhile."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
     side = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with side.open("wb") as file:
@@ -39,24 +43,31 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         side.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    _sync_folder(path.parent)
+
+
+def clear_torn(folder: Path) -> None:
+    """Remove what killed processes left half written."""
+    for side in folder.glob(".*.part"):
+        side.unlink(missing_ok=True)
 
 
 def save(folder: Path, step: int, state: Mapping[str, Any]) -> Path:
     """Write the checkpoint of a step into the folder, and drop those that are older than the last two."""
     archive = io.BytesIO()
     torch.save(dict(state), archive)
-    payload = archive.getvalue()
-    path = folder / f"step-{step:09d}.ckpt"
+    payload = archive.getbuffer()
     header = b" ".join([_MAGIC, str(VERSION).encode(), hashlib.sha256(payload).hexdigest().encode()]) + b"\n"
+    path = path_of(folder, step)
     write_atomically(path, header + payload)
     for old in all_of(folder)[:-KEEP]:
         old.unlink(missing_ok=True)
     return path
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Where the checkpoint after so many steps lies."""
+    return folder / f"step-{step:09d}.ckpt"
 
 
 def all_of(folder: Path) -> list[Path]:
@@ -81,16 +92,32 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def load_newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The newest checkpoint that is whole; damaged ones are passed over and named."""
-    for path in reversed(all_of(folder)):
+    """The newest checkpoint that is whole; damaged ones are passed over and named. None where there is none yet."""
+    found = all_of(folder)
+    for path in reversed(found):
         try:
             return path, load(path)
         except NewerCheckpointError:
             raise
         except CheckpointError as error:
-            _log.warning("%s; using the one before it", error)
+            _log.warning("%s; looking for the one before it", error)
+    if found:
+        raise CheckpointError(f"no checkpoint in {folder} is whole; remove them to begin the run again from its first step")
     return None
 
 
-class NewerCheckpointError(CheckpointError):
-    """A checkpoint of a later format: going back to an older one would lose work, so nothing is done."""
+def _make_folder(folder: Path) -> None:
+    """The folder and those above it, each entered in its own parent for good."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

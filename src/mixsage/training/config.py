@@ -6,13 +6,13 @@ The groups are sections of the help text; the names of the settings are unique o
 from __future__ import annotations
 
 import tomllib
-import types
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from mixsage.errors import unknown_name
+from mixsage.training.values import plain, typed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,21 +20,21 @@ class Data:
     """What to learn from."""
 
     data: str = "sample"
-    """A name (sample, cifar10, cifar100, fashion-mnist, tiny-imagenet, mini-imagenet), a folder of class folders, or hf:owner/name."""
+    """A folder of class folders, hf:owner/name, or a name: sample, cifar10, cifar100, fashion-mnist, tiny-imagenet, mini-imagenet."""
     data_dir: Path | None = None
-    """Where named data lies or is put; the environment variable MIXSAGE_DATA if left out."""
+    """Where named data lie or are downloaded to, if not in $MIXSAGE_DATA."""
     image_size: int | None = None
     """Side of the images; the data's own if left out."""
     per_class: int | None = None
     """Train on the first so many images of each class only."""
     val_share: float = 0.1
-    """Share of the training images that is held out for validation; 0 holds out none. The test set never chooses anything."""
+    """Share of the training images held out to choose the best epoch by; 0 for none."""
     augment: bool = True
     """Random crop and flip."""
     padding: int | None = None
-    """Pixels around the image for the random crop; the data's own if left out."""
+    """Pixels around a small image before its random crop; the data's own if left out."""
     workers: int = 2
-    """Processes that read images, for data that does not fit on the device."""
+    """Processes that read images, where these are not held in memory."""
     resident: Literal["auto", "yes", "no"] = "auto"
     """Whether the images live on the device."""
     skip_corrupt: bool = False
@@ -46,9 +46,9 @@ class Model:
     """What learns."""
 
     model: str = "preactresnet18"
-    """One of ours, timm:NAME, or package.module:factory; with arguments if you like: 'preactresnet18(final_norm=True)'."""
+    """One of ours, timm:NAME, or package.module:factory; with arguments: 'preactresnet18(final_norm=True)'."""
     width: int | None = None
-    """Channels at the start of our models, to which all others are proportional; the paper's if left out."""
+    """Channels at the start of one of our models; the paper's if left out."""
     pretrained: bool = False
     """Start from timm's published weights."""
     weights: Path | None = None
@@ -60,15 +60,15 @@ class Method:
     """How images are mixed, and the loss."""
 
     method: str = "sage"
-    """A method by name, or with settings: 'SAGE(truncation=0.5, search=Full())'; `mixsage methods` lists them."""
-    mix_from: int = 0
+    """See `mixsage methods`; with settings: 'SAGE(truncation=0.5, prob=0.8)'."""
+    mix_from: int = 1
     """First epoch that mixes."""
     mix_until: int | None = None
-    """Epoch from which on nothing is mixed any more; the end if left out."""
+    """Last epoch that mixes; the very last if left out."""
     loss: Literal["ce", "bce"] = "ce"
     """Cross-entropy, or the authors' binary cross-entropy on the softmax."""
     label_smoothing: float = 0.0
-    """Share of the target spread over all classes (cross-entropy)."""
+    """Share of the target that is spread over all classes (ce)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,29 +80,29 @@ class Optimisation:
     batch_size: int = 100
     """Images a step, over all processes and microbatches."""
     microbatches: int = 1
-    """Parts that a batch is computed in, to save memory; each is mixed within itself."""
+    """Parts in which a batch is computed, to save memory; each is mixed within itself."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
     """The optimiser."""
     lr: float = 0.1
     """Peak learning rate."""
     momentum: float = 0.9
-    """Momentum of SGD."""
+    """Momentum (sgd)."""
     nesterov: bool = True
-    """Nesterov's form of momentum."""
+    """Nesterov's form of momentum (sgd)."""
     weight_decay: float = 5e-4
     """Decay of every parameter."""
     schedule: Literal["cosine", "step", "onecycle", "constant"] = "cosine"
-    """Course of the learning rate: cosine after a warm-up, by steps, one cycle, or none."""
+    """Course of the learning rate."""
     warmup: float = 0.05
     """Share of the run over which the learning rate rises (cosine, onecycle)."""
     milestones: tuple[int, ...] = (100, 200)
-    """Epochs at which the learning rate falls (step)."""
+    """Epochs after which the learning rate falls (step)."""
     lr_decay: float = 0.1
     """Factor of each fall (step)."""
     clip: float | None = None
     """Largest norm of the gradient."""
     ema: float | None = None
-    """Decay of an exponential moving average of the weights; it is then what is evaluated and kept as the final weights."""
+    """Decay of a moving average of the weights, which is then evaluated and kept: 0.999."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,37 +110,39 @@ class Hardware:
     """What it runs on."""
 
     device: str = "auto"
-    """auto, cpu, cuda, mps."""
+    """auto, cpu, cuda or mps."""
     devices: int = 1
-    """Processes, one a device."""
+    """Processes on each machine, one a device."""
     nodes: int = 1
     """Machines."""
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    """How several processes share the work."""
+    """How several processes share the work; fsdp also shares out the weights."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of the passes; fp16 scales its losses."""
     channels_last: bool = True
-    """Keep the colours of a pixel together in memory, which is faster with bf16 and fp16."""
+    """Keep the colours of a pixel together in memory, as bf16 and fp16 like it."""
     compile: bool = False
-    """Compile the model."""
+    """Compile the model: minutes at the start, faster steps."""
+    deterministic: bool = True
+    """The same bits in every run on the same machine; without, CUDA may be faster."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Where it is kept."""
+    """What is kept, and where."""
 
     out: Path | None = None
     """Folder of the run."""
     seed: int = 0
     """Seed of everything random."""
     eval_every: int = 1
-    """Epochs between evaluations; the last ten epochs are always evaluated."""
+    """Epochs between evaluations; the last ten are always evaluated."""
     checkpoint_epochs: int = 1
     """Epochs between checkpoints."""
     checkpoint_steps: int | None = None
-    """Steps between checkpoints, inside epochs too."""
-    loggers: tuple[str, ...] = ("tensorboard",)
-    """Besides metrics.jsonl: tensorboard, csv, wandb."""
+    """Steps between further checkpoints, inside epochs."""
+    loggers: tuple[Literal["tensorboard", "csv", "wandb"], ...] = ("tensorboard",)
+    """What else, beside metrics.jsonl: tensorboard, csv, wandb."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,21 +160,33 @@ class Config:
         _check(self)
 
 
+GROUPS = tuple(group.name for group in fields(Config))
+"""The names of the groups, in order."""
+
+
 def settings_of(config: Config) -> dict[str, Any]:
-    """All settings as one flat table of plain values."""
-    return {name: _plain(value) for group in asdict(config).values() for name, value in group.items()}
+    """All settings as one flat table of plain values.
+
+    >>> settings_of(Config())["batch_size"]
+    100
+    """
+    return {name: plain(value) for group in GROUPS for name, value in asdict(getattr(config, group)).items()}
 
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
-    """The configuration with some settings changed, by their names; an unknown name fails with the nearest valid one."""
-    owner = {setting.name: group.name for group in fields(Config) for setting in fields(getattr(config, group.name))}
+    """The configuration with some settings changed, by their names; an unknown name fails with the nearest valid one.
+
+    >>> with_settings(Config(), {"epochs": 3, "lr": 1}).optimisation.lr
+    1.0
+    """
+    owner = {setting.name: group for group in GROUPS for setting in fields(getattr(config, group))}
     changed: dict[str, dict[str, Any]] = {}
     for name, value in settings.items():
         key = name.replace("-", "_")
         if key not in owner:
             raise ValueError(unknown_name("setting", name, owner))
         kind = get_type_hints(type(getattr(config, owner[key])))[key]
-        changed.setdefault(owner[key], {})[key] = _typed(key, kind, value)
+        changed.setdefault(owner[key], {})[key] = typed(key, kind, value)
     return replace(config, **{group: replace(getattr(config, group), **values) for group, values in changed.items()})
 
 
@@ -180,9 +194,9 @@ def read_recipe(path: Path) -> Config:
     """The configuration that a TOML recipe describes; what it leaves out has its default."""
     try:
         table = tomllib.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         raise ValueError(f"there is no recipe {path}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"the recipe {path} is no valid TOML: {error}") from None
     try:
         return with_settings(Config(), table)
@@ -190,37 +204,10 @@ def read_recipe(path: Path) -> Config:
         raise ValueError(f"the recipe {path}: {error}") from None
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _typed(name: str, kind: Any, value: Any) -> Any:
-    """A value of a recipe or a record in the type of its setting."""
-    if get_origin(kind) in (Union, types.UnionType):
-        if value is None:
-            return None
-        (kind,) = [part for part in get_args(kind) if part is not type(None)]
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            raise ValueError(unknown_name(f"value of {name}", str(value), map(str, get_args(kind))))
-        return value
-    if get_origin(kind) is tuple and isinstance(value, (list, tuple)):
-        return tuple(_typed(name, get_args(kind)[0], part) for part in value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if kind is Path and isinstance(value, str):
-        return Path(value)
-    if not isinstance(kind, type) or not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"{name} must be a {getattr(kind, '__name__', kind)}, got {value!r}")
-    return value
-
-
 def _check(config: Config) -> None:
-    """Ranges of settings."""
+    """Ranges of settings, and settings that exclude one another."""
     data, method, optimisation, hardware, run = config.data, config.method, config.optimisation, config.hardware, config.run
-    at_least_one = {
+    for name, count in {
         "epochs": optimisation.epochs,
         "batch_size": optimisation.batch_size,
         "microbatches": optimisation.microbatches,
@@ -228,25 +215,40 @@ def _check(config: Config) -> None:
         "nodes": hardware.nodes,
         "eval_every": run.eval_every,
         "checkpoint_epochs": run.checkpoint_epochs,
-    }
-    for name, value in at_least_one.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+        "checkpoint_steps": run.checkpoint_steps,
+        "per_class": data.per_class,
+        "image_size": data.image_size,
+        "mix_from": method.mix_from,
+    }.items():
+        if count is not None and count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")
     for name, share in {
         "val_share": data.val_share,
         "warmup": optimisation.warmup,
         "label_smoothing": method.label_smoothing,
+        "momentum": optimisation.momentum,
     }.items():
         if not 0 <= share < 1:
             raise ValueError(f"{name} must lie in [0, 1), got {share}")
-    if optimisation.lr <= 0:
-        raise ValueError(f"lr must be positive, got {optimisation.lr}")
+    for name, size in {"lr": optimisation.lr, "lr_decay": optimisation.lr_decay, "clip": optimisation.clip}.items():
+        if size is not None and not 0 < size < float("inf"):
+            raise ValueError(f"{name} must be positive and finite, got {size}")
+    for name, size in {"weight_decay": optimisation.weight_decay, "workers": data.workers, "padding": data.padding}.items():
+        if size is not None and not 0 <= size < float("inf"):
+            raise ValueError(f"{name} must be at least 0, got {size}")
     if optimisation.ema is not None and not 0 < optimisation.ema < 1:
         raise ValueError(f"ema must lie in (0, 1), got {optimisation.ema}; for example 0.999")
-    if optimisation.batch_size % (optimisation.microbatches * hardware.devices * hardware.nodes):
+    processes = hardware.devices * hardware.nodes
+    if optimisation.batch_size % (optimisation.microbatches * processes):
         raise ValueError(
             f"batch_size {optimisation.batch_size} does not divide into {optimisation.microbatches} microbatches on "
-            f"{hardware.devices * hardware.nodes} processes; choose a multiple"
+            f"{processes} processes; choose a multiple of {optimisation.microbatches * processes}"
         )
+    if method.mix_until is not None and method.mix_until < method.mix_from:
+        raise ValueError(f"mix_until {method.mix_until} lies before mix_from {method.mix_from}; for no mixing, choose method clean")
     if method.loss == "bce" and method.label_smoothing:
         raise ValueError("label_smoothing goes with loss ce, not bce")
+    if hardware.strategy == "fsdp" and optimisation.ema is not None:
+        raise ValueError("ema needs whole weights on every process, which fsdp shares out; choose strategy ddp, or leave ema out")
+    if sorted(set(optimisation.milestones)) != list(optimisation.milestones):
+        raise ValueError(f"milestones must rise, got {list(optimisation.milestones)}")

@@ -2,30 +2,58 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
+from torch import Tensor, nn
 
-from mixsage.training.predict import load_model
+from mixsage.errors import not_installed
+from mixsage.training.checkpoint import write_atomically
+from mixsage.training.predict import Which, load_model
+
+Form = Literal["torch", "onnx"]
 
 
-def export(run: Path, *, form: str = "torch", out: Path | None = None) -> Path:
-    """Write the model of a complete run, for batches of any size of normalised images; returns the file."""
-    model, description = load_model(run)
-    height, width = description["size"]
-    example = torch.zeros(2, description["channels"], height, width)
+def export(run: Path, *, form: Form = "torch", out: Path | None = None, which: Which = "final") -> Path:
+    """Write the model of a complete run: normalised images [B, C, H, W] in, logits [B, classes] out, for any B.
+
+    A file of the same name, ending in .json, says what to feed it with: size, mean, std; and the classes in order.
+
+    Args:
+        run: folder of a complete run.
+        form: "torch", to be loaded by `torch.export.load`, or "onnx".
+        out: the file; model.pt2 or model.onnx in the run if left out.
+        which: which of the run's weights.
+
+    Returns:
+        The file.
+    """
+    model, about = load_model(run, which=which)
+    height, width = about["size"]
+    example = torch.zeros(2, about["channels"], height, width)
     target = out or run / ("model.onnx" if form == "onnx" else "model.pt2")
-    batch = {0: torch.export.Dim("batch", min=1)}
+    target.parent.mkdir(parents=True, exist_ok=True)
     if form == "onnx":
-        try:
-            import onnxscript  # noqa: F401  # torch's exporter needs it, and says so less clearly
-        except ModuleNotFoundError:
-            raise ModuleNotFoundError("ONNX needs two more packages: pip install onnx onnxscript") from None
-        program = torch.onnx.export(
-            model, (example,), input_names=["images"], output_names=["logits"], dynamic_shapes=(batch,), dynamo=True, verbose=False
-        )
-        assert program is not None
-        program.save(str(target))
+        _save_onnx(model, example, target)
     else:
-        torch.export.save(torch.export.export(model, (example,), dynamic_shapes=(batch,)), target)
+        torch.export.save(torch.export.export(model, (example,), dynamic_shapes=(_BATCH,)), target)
+    card = {name: about[name] for name in ("channels", "size", "mean", "std", "classes")}
+    write_atomically(target.with_suffix(".json"), (json.dumps(card, indent=2) + "\n").encode())
     return target
+
+
+_BATCH: dict[int, Any] = {0: torch.export.Dim("batch", min=1)}
+
+
+def _save_onnx(model: nn.Module, example: Tensor, target: Path) -> None:
+    try:
+        import onnxscript  # noqa: F401  # torch's exporter needs it, and says so less clearly
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(not_installed("ONNX", "onnxscript", "onnx")) from error
+    program = torch.onnx.export(
+        model, (example,), input_names=["images"], output_names=["logits"], dynamic_shapes=(_BATCH,), dynamo=True, verbose=False
+    )
+    assert program is not None
+    program.save(str(target))

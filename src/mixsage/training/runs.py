@@ -3,7 +3,8 @@
 RUN/run.json            the resolved settings, versions, commit, machine, seed; the classes and the normalisation
 RUN/metrics.jsonl       one line an epoch
 RUN/checkpoints/        the last two checkpoints
-RUN/final.safetensors   the weights; there once the run is complete
+RUN/final.safetensors   the weights after the last epoch; there once the run is complete
+RUN/best.safetensors    the weights of the epoch that was best on the validation split, if there is one
 RUN/batch.png           a mixed batch as it was at the start
 RUN/tensorboard/        events, if asked for
 """
@@ -13,19 +14,22 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from mixsage.data import NAMES
+from mixsage.models.weights import read_weights
 from mixsage.training import checkpoint
-from mixsage.training.config import Config, with_settings
+from mixsage.training.config import Config, settings_of, with_settings
 
 FORMAT = 1
 
@@ -61,21 +65,37 @@ class RunFolder:
         return self.path / "final.safetensors"
 
     @property
+    def best(self) -> Path:
+        """best.safetensors."""
+        return self.path / "best.safetensors"
+
+    @property
     def picture(self) -> Path:
         """batch.png."""
         return self.path / "batch.png"
 
-    def begin(self, description: Mapping[str, Any]) -> None:
-        """Claim a fresh folder for a run."""
+    def check_free(self) -> None:
+        """The folder must not hold a run yet."""
         if self.description.exists():
             raise RunError(f"{self.path} already holds a run; continue it with --resume {self.path}, or choose another --out")
+
+    def begin(self, description: Mapping[str, Any]) -> None:
+        """Claim a fresh folder for a run."""
+        self.check_free()
         checkpoint.write_atomically(self.description, (json.dumps(description, indent=2) + "\n").encode())
+
+    def begin_again(self, epoch: int) -> None:
+        """Clear what the end of an earlier sitting left: torn files, and the records of epochs that will be run again."""
+        for folder in (self.path, self.checkpoints):
+            checkpoint.clear_torn(folder)
+        kept = [json.dumps(record) + "\n" for record in self.history() if record["epoch"] <= epoch]
+        checkpoint.write_atomically(self.metrics, "".join(kept).encode())
 
     def read(self) -> dict[str, Any]:
         """run.json, checked."""
         try:
             description: dict[str, Any] = json.loads(self.description.read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise RunError(f"there is no run in {self.path}: {self.description.name} is missing") from None
         except json.JSONDecodeError as error:
             raise RunError(f"{self.description} is damaged: {error}") from None
@@ -106,11 +126,6 @@ class RunFolder:
                 break
         return records
 
-    def rewind(self, epoch: int) -> None:
-        """Drop the records of epochs that will be run again."""
-        kept = [json.dumps(record) + "\n" for record in self.history() if record["epoch"] <= epoch]
-        checkpoint.write_atomically(self.metrics, "".join(kept).encode())
-
     def record(self, epoch: Mapping[str, Any]) -> None:
         """Append an epoch, synced."""
         with self.metrics.open("a") as file:
@@ -118,20 +133,22 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
 
-    def finish(self, weights: Mapping[str, Tensor]) -> None:
-        """Write the final weights, which makes the run complete."""
+    def keep(self, path: Path, weights: Mapping[str, Tensor]) -> None:
+        """Write weights. Those of `weights` make the run complete."""
         from safetensors.torch import save
 
         tensors = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
-        checkpoint.write_atomically(self.weights, save(tensors))
+        checkpoint.write_atomically(path, save(tensors))
 
-    def final_weights(self) -> dict[str, Tensor]:
-        """The final weights; those of the newest checkpoint are not a stand-in."""
-        from safetensors.torch import load_file
-
+    def kept(self, which: Literal["final", "best"] = "final") -> tuple[Path, dict[str, Tensor]]:
+        """The weights of a complete run, and where they lie."""
         if not self.complete:
+            self.read()
             raise RunError(f"the run in {self.path} is not complete; continue it with: mixsage train --resume {self.path}")
-        return load_file(self.weights)
+        path = self.weights if which == "final" else self.best
+        if not path.exists():
+            raise RunError(f"there is no {path}: the run held out no images to choose an epoch by; take the final weights")
+        return path, read_weights(path)
 
 
 def describe(
@@ -162,8 +179,31 @@ def provenance() -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **versions},
         "commit": _commit(),
         "machine": {"system": platform.platform(), "cores": os.cpu_count(), "threads": torch.get_num_threads(), "gpu": device},
-        "command": " ".join(sys.argv),
+        "command": shlex.join(sys.argv),
     }
+
+
+def with_full_paths(config: Config) -> Config:
+    """The same settings, whatever folder the run is resumed in."""
+    paths: dict[str, Any] = {name: Path(path).resolve() for name, path in settings_of(config).items() if name in _PATHS and path}
+    if config.data.data not in NAMES and Path(config.data.data).expanduser().exists():
+        paths["data"] = str(Path(config.data.data).expanduser().resolve())
+    return with_settings(config, paths)
+
+
+_PATHS = ("data_dir", "weights", "out")
+
+
+def changes(since: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two records of `provenance` that may keep a resumed run from having the same bits."""
+    before = {
+        **since["versions"],
+        "threads": since["machine"]["threads"],
+        "gpu": since["machine"]["gpu"],
+        "commit": since["commit"],
+    }
+    after = {**now["versions"], "threads": now["machine"]["threads"], "gpu": now["machine"]["gpu"], "commit": now["commit"]}
+    return [f"{name}: {value} then, {after.get(name)} now" for name, value in before.items() if after.get(name) != value]
 
 
 def _commit() -> str | None:

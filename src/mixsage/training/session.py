@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +12,16 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mixsage import data
 from mixsage.data import DataSet, Feed, feed, generator, hold_out, per_class
+from mixsage.errors import not_installed, unknown_name
 from mixsage.host import FabricHost
 from mixsage.methods import Mixer
 from mixsage.methods.clean import Clean
+from mixsage.models.weights import fit_weights, read_weights
 from mixsage.saliency import Criterion
 from mixsage.training import build
 from mixsage.training.config import Config
 
+T = TypeVar("T")
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
@@ -47,8 +51,8 @@ class Session:
 
     def mixer_in(self, epoch: int) -> Mixer:
         """The method of an epoch, counted from 0; outside of its epochs nothing is mixed."""
-        settings = self.config.method
-        mixing = settings.mix_from <= epoch and (settings.mix_until is None or epoch < settings.mix_until)
+        settings, number = self.config.method, epoch + 1
+        mixing = settings.mix_from <= number and (settings.mix_until is None or number <= settings.mix_until)
         return self.mixer if mixing else Clean()
 
     def generator(self, *place: int | str) -> torch.Generator:
@@ -60,12 +64,13 @@ class Session:
         total: Tensor = self.fabric.all_reduce(value, reduce_op="sum") if self.fabric.world_size > 1 else value
         return total
 
-    def gather(self, value: Tensor) -> Tensor:
-        """The values of all processes [world, …]."""
+    def gather(self, value: T) -> list[T]:
+        """The values of all processes."""
         if self.fabric.world_size == 1:
-            return value[None].cpu()
-        gathered: Tensor = self.fabric.all_gather(value.to(self.fabric.device))
-        return gathered.cpu()
+            return [value]
+        values: list[Any] = [None] * self.fabric.world_size
+        torch.distributed.all_gather_object(values, value)
+        return values
 
 
 def open_session(config: Config, fabric: Any) -> Session:
@@ -76,18 +81,11 @@ def open_session(config: Config, fabric: Any) -> Session:
     feeds = _feeds(config, dataset, fabric)
     mixer = build.build_mixer(config.method.method, dataset.mean, dataset.std)
     bare = _model(config, dataset)
-    average = (
-        AveragedModel(bare, multi_avg_fn=get_ema_multi_avg_fn(config.optimisation.ema), use_buffers=True)
-        if config.optimisation.ema
-        else None
-    )
-    if average is not None:
-        average.to(fabric.device)
+    average = None if config.optimisation.ema is None else _average(bare, config.optimisation.ema).to(fabric.device)
     module = torch.compile(bare) if config.hardware.compile else bare
     optimizer = build.build_optimizer(config.optimisation, bare.parameters(), fabric.device)
     model, optimizer = fabric.setup(module, optimizer)
-    # Dropout and whatever else draws inside the model draws from torch's own state: each process has its own.
-    torch.manual_seed(config.run.seed * 1000 + fabric.global_rank)
+    _seed(config.run.seed * 1000 + fabric.global_rank)
     return Session(
         config=config,
         fabric=fabric,
@@ -103,28 +101,56 @@ def open_session(config: Config, fabric: Any) -> Session:
     )
 
 
-def open_fabric(config: Config, loggers: list[Any] | None = None) -> Any:
+def open_fabric(config: Config) -> Any:
     """Fabric for the hardware settings, launched."""
+    hardware = config.hardware
+    device = _device(hardware.device)
+    if hardware.precision == "fp16" and device == "cpu":
+        raise ValueError("precision fp16 needs a GPU; on the CPU, choose bf16 or fp32")
     try:
         from lightning_fabric import Fabric
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("training needs Lightning Fabric: pip install 'mixsage[train]'") from None
-    hardware = config.hardware
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(not_installed("training", "lightning", "train")) from error
     fabric = Fabric(
-        accelerator=hardware.device,
+        accelerator=device,
         devices=hardware.devices,
         num_nodes=hardware.nodes,
         strategy=hardware.strategy,
         precision=PRECISIONS[hardware.precision],  # type: ignore[arg-type]  # Fabric's own literals
-        loggers=loggers or [],
     )
     fabric.launch()
     return fabric
 
 
+def end_processes(fabric: Any) -> None:
+    """End the processes that Fabric started beside this one, which would wait for it for ever."""
+    for process in getattr(fabric.strategy.launcher, "procs", None) or []:
+        process.kill()
+
+
+def _device(name: str) -> str:
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return next(kind for kind, there in present.items() if there)
+    if name not in present:
+        raise ValueError(unknown_name("device", name, ["auto", *present]))
+    if not present[name]:
+        raise ValueError(f"there is no {name} device that torch {torch.__version__} can use; choose --device cpu, or auto")
+    return name
+
+
+def _seed(seed: int) -> None:
+    """Dropout and whatever else draws inside a model draws from the global states: each process has its own."""
+    import numpy as np
+
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
 def _model(config: Config, dataset: DataSet) -> nn.Module:
-    # The one place where the global state is seeded: a model draws its first weights from it.
-    torch.manual_seed(config.run.seed)
+    # A model draws its first weights from the global states: on all processes the same.
+    _seed(config.run.seed)
     model = build.build_model(
         config.model.model,
         num_classes=len(dataset.classes),
@@ -133,10 +159,12 @@ def _model(config: Config, dataset: DataSet) -> nn.Module:
         pretrained=config.model.pretrained,
     )
     if config.model.weights is not None:
-        from safetensors.torch import load_file
-
-        build.load_weights(model, load_file(config.model.weights), config.model.weights)
+        fit_weights(model, read_weights(config.model.weights), config.model.weights)
     return model.to(memory_format=torch.channels_last) if config.hardware.channels_last else model
+
+
+def _average(model: nn.Module, decay: float) -> AveragedModel:
+    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)  # type: ignore[no-untyped-call]
 
 
 def _feeds(config: Config, dataset: DataSet, fabric: Any) -> dict[str, Feed]:

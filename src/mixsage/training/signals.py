@@ -12,7 +12,7 @@ EXIT_CODE = 75
 """What the command exits with when it was asked to stop and saved first (EX_TEMPFAIL: try again later)."""
 
 
-class Interrupted(Exception):  # noqa: N818  # it is no error
+class Interrupted(Exception):
     """The run was asked to stop; a checkpoint was written."""
 
 

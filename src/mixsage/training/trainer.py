@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -10,36 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional
+from torch import Generator, Tensor
 
-from mixsage.data import Batch, Feed
-from mixsage.saliency import evaluating
+from mixsage.data import Batch
+from mixsage.methods import Mixer
 from mixsage.step import Step, accumulate
 from mixsage.training import checkpoint, runs, state
+from mixsage.training.build import check_names
 from mixsage.training.config import Config, settings_of
-from mixsage.training.loggers import open_loggers
+from mixsage.training.exact import reproducible
+from mixsage.training.faults import FiniteGuard, named
+from mixsage.training.loggers import Loggers
 from mixsage.training.meters import Meters
 from mixsage.training.picture import save_batch
 from mixsage.training.progress import Progress
 from mixsage.training.runs import RunFolder
 from mixsage.training.schedule import learning_rate
-from mixsage.training.session import Session, open_fabric, open_session
+from mixsage.training.scores import LAST_EPOCHS, evaluate
+from mixsage.training.session import Session, end_processes, open_fabric, open_session
 from mixsage.training.signals import Interrupted, Wish, watch
 from mixsage.training.state import Place
 
-LAST_EPOCHS = 10
-"""Epochs at the end that are always evaluated: the median of their accuracies is reported beside the last."""
-_LOOK_EVERY = 50
-"""Steps between looks at whether a loss on a device was finite: each look waits for the device."""
-
-
-class NonFiniteLoss(RuntimeError):
-    """The loss became NaN or infinite."""
-
-
-class OutOfMemory(RuntimeError):
-    """The batch does not fit."""
+_ASK_EVERY = 20
+"""Steps after which several processes ask one another whether to stop."""
 
 
 def train(config: Config, *, resume: bool = False, progress: Progress | None = None) -> RunFolder:
@@ -52,129 +44,223 @@ def train(config: Config, *, resume: bool = False, progress: Progress | None = N
         Interrupted: after SIGTERM or SIGINT, once a checkpoint is written.
         NonFiniteLoss: naming the step, and the checkpoint to go back to.
         OutOfMemory: naming the batch size that was tried.
+        DiskFull: naming the checkpoint to go back to.
+
+    Example:
+        >>> import tempfile
+        >>> settings = {"model": "small_convnet", "width": 4, "per_class": 20, "epochs": 1, "out": tempfile.mkdtemp(), "device": "cpu"}
+        >>> folder = train(with_settings(Config(), settings))
+        >>> folder.history()[0]["epoch"]
+        1
     """
     if config.run.out is None:
         raise ValueError("out is missing: name the folder of the run, for example --out runs/first")
     folder, progress = RunFolder(config.run.out), progress or Progress()
     if resume and folder.complete:
-        progress.say(f"the run in {folder.path} is complete already: {folder.weights}")
+        progress.say(f"the run in {folder.path} is complete already")
         return folder
-    if not resume and folder.description.exists():
-        folder.begin({})
-    fabric = open_fabric(config, open_loggers(config, folder))
-    if not fabric.is_global_zero:
-        progress = Progress()
+    if not resume:
+        folder.check_free()
+    check_names(config)
     with watch() as wish:
+        fabric = open_fabric(config)
+        progress = progress if fabric.is_global_zero else Progress()
         try:
-            session = open_session(config, fabric)
-            place = _begin(session, folder, resume, progress)
-            _run(session, folder, place, progress, wish)
-        except (torch.OutOfMemoryError, RuntimeError) as error:
-            raise _named(error, config) from error
+            with reproducible(config.hardware.deterministic and fabric.device.type == "cuda"):
+                _Training(open_session(config, fabric), folder, progress, wish).run(resume)
+        except Exception as error:
+            if not isinstance(error, Interrupted):
+                end_processes(fabric)
+            clear = named(error, config, folder)
+            if clear is error:
+                raise
+            raise clear from error
         finally:
             progress.end()
     return folder
 
 
-def _begin(session: Session, folder: RunFolder, resume: bool, progress: Progress) -> Place:
-    """Claim the folder, or take up the newest whole checkpoint in it."""
-    config, dataset = session.config, session.dataset
-    if not resume and session.fabric.is_global_zero:
-        about = {
-            "size": list(dataset.size),
-            "channels": dataset.channels,
-            "images": {name: feed.samples for name, feed in session.feeds.items()},
-        }
-        description = runs.describe(settings_of(config), classes=dataset.classes, mean=dataset.mean, std=dataset.std, **about)
-        folder.begin(description)
-    place, came_from = Place(), ""
-    found = checkpoint.load_newest(folder.checkpoints) if resume else None
-    if found:
-        path, saved = found
-        place = state.restore(session, saved)
-        came_from = f", from {path.name}"
-    if resume and session.fabric.is_global_zero:
-        folder.rewind(place.epoch)
-    steps = len(session.feeds["train"])
-    progress.begin(
-        epochs=config.optimisation.epochs,
-        steps=steps,
-        done=place.epoch * steps + place.step,
-        title=_title(session, folder) + came_from,
-    )
-    return place
+class _Training:
+    """A sitting of a run: what all its parts need, and where it is."""
+
+    def __init__(self, session: Session, folder: RunFolder, progress: Progress, wish: Wish) -> None:
+        self.session = session
+        self.config = session.config
+        self.folder = folder
+        self.progress = progress
+        self.wish = wish
+        self.guard = FiniteGuard(session, folder)
+        self.place = Place()
+        self.steps = len(session.feeds["train"])
+        self.is_first = bool(session.fabric.is_global_zero)
+
+    def run(self, resume: bool) -> None:
+        """From wherever the run is to its end."""
+        came_from = self._resume() if resume else self._begin()
+        place, epochs = self.place, self.config.optimisation.epochs
+        title = _title(self.session, self.folder) + came_from
+        self.progress.begin(epochs=epochs, steps=self.steps, done=self._done, title=title)
+        loggers = Loggers(self.config, self.folder, place.epoch) if self.is_first else None
+        while place.epoch < epochs:
+            self._train_epoch()
+            record = self._record()
+            self._keep_best(record)
+            place.turn()
+            if loggers is not None:
+                self.folder.record(record)
+                loggers.record(record)
+            self.progress.epoch(record)
+            if place.epoch % self.config.run.checkpoint_epochs == 0 or place.epoch == epochs:
+                self._save()
+        self._keep(self.folder.weights)
+        if loggers is not None:
+            loggers.end(complete=True)
+
+    @property
+    def _done(self) -> int:
+        """Steps done in the whole run."""
+        return self.place.epoch * self.steps + self.place.step
+
+    # -------------------------------------------------------------------------------------------------------------- beginnings
+
+    def _begin(self) -> str:
+        """Claim the folder."""
+        session, data = self.session, self.session.dataset
+        if self.is_first:
+            description = runs.describe(
+                settings_of(runs.with_full_paths(self.config)),
+                classes=data.classes,
+                mean=data.mean,
+                std=data.std,
+                size=list(data.size),
+                channels=data.channels,
+                augmentation=data.augmentation,
+                images={name: feed.samples for name, feed in session.feeds.items()},
+            )
+            self.folder.begin(description)
+        session.fabric.barrier()
+        return ""
+
+    def _resume(self) -> str:
+        """Take up the newest whole checkpoint."""
+        session = self.session
+        description = self.folder.read()
+        images = {name: feed.samples for name, feed in session.feeds.items()}
+        if description["images"] != images:
+            raise ValueError(
+                f"the run began with {_sizes(description['images'])} images, the data now have {_sizes(images)}; "
+                "bring back the data as they were, or begin a new run"
+            )
+        for change in runs.changes(description, runs.provenance()):
+            self.progress.say(f"the run may not have the same bits as without the break: {change}")
+        found = checkpoint.load_newest(self.folder.checkpoints)
+        if found:
+            self.place = state.restore(session, found[1])
+        session.fabric.barrier()
+        if self.is_first:
+            self.folder.begin_again(self.place.epoch)
+        return f"\ncontinues from {found[0].name}" if found else "\ncontinues from its first step, as there is no checkpoint yet"
+
+    # ------------------------------------------------------------------------------------------------------------------- steps
+
+    def _train_epoch(self) -> None:
+        """The rest of the epoch that is under way."""
+        session, config, place = self.session, self.config, self.place
+        feed, mixer = session.feeds["train"], session.mixer_in(place.epoch)
+        clock = _Clock(place)
+        session.model.train()
+        for batch in feed.batches(place.epoch, start=place.step):
+            done = self._done
+            _set_rate(session, learning_rate(config.optimisation, done, self.steps))
+            # The same on all processes: the host lets each draw on its own from here.
+            generator = session.generator("mix", place.epoch, place.step)
+            loss, plan = _step(session, mixer, batch, generator, place.meters)
+            self.guard.watch(loss, done)
+            if done == 0 and self.is_first:
+                save_batch(self.folder.picture, batch.images, plan, session.dataset.mean, session.dataset.std)
+            place.step += 1
+            self.progress.step(place.epoch + 1, loss, len(batch.images) * session.fabric.world_size)
+            clock.read()
+            self._stop_if_asked(every=_ASK_EVERY)
+            if config.run.checkpoint_steps and (done + 1) % config.run.checkpoint_steps == 0:
+                self._save()
+        self.guard.look()
+        clock.read(wait_for=session.fabric.device)
+        self._stop_if_asked()
+
+    def _stop_if_asked(self, every: int = 1) -> None:
+        """Save and end the sitting, if anybody asked any process to stop; several processes ask one another, all at the same step."""
+        if self.session.fabric.world_size > 1:
+            asked = self._done % every == 0 and any(self.session.gather(self.wish.stop))
+        else:
+            asked = self.wish.stop
+        if asked:
+            path = self._save()
+            raise Interrupted(
+                f"stopped as asked after step {self._done}, saved as {path}\ncontinue with: mixsage train --resume {self.folder.path}"
+            )
+
+    # --------------------------------------------------------------------------------------------------------- ends of epochs
+
+    def _record(self) -> dict[str, Any]:
+        """The line of an epoch in metrics.jsonl."""
+        session, place, optimisation = self.session, self.place, self.config.optimisation
+        number = place.epoch + 1
+        record: dict[str, Any] = {"epoch": number, **place.meters.means(session.sum)}
+        record["lr"] = learning_rate(optimisation, self._done - 1, self.steps)
+        if number % self.config.run.eval_every == 0 or number > optimisation.epochs - LAST_EPOCHS:
+            for split in ("val", "test"):
+                if split in session.feeds:
+                    scores = evaluate(session, session.feeds[split], self._between_batches)
+                    record |= {f"{split}_{name}": value for name, value in scores.items()}
+        record["seconds"] = place.epoch_seconds
+        record["total_seconds"] = place.seconds + place.epoch_seconds
+        record["images_per_second"] = self.steps * optimisation.batch_size / place.epoch_seconds
+        return record
+
+    def _between_batches(self) -> None:
+        """An evaluation may take long, so one process alone looks up from it; the epoch's end is then evaluated by the next sitting."""
+        if self.session.fabric.world_size == 1:
+            self._stop_if_asked()
+
+    def _keep_best(self, record: Mapping[str, Any]) -> None:
+        accuracy = record.get("val_top1")
+        if accuracy is not None and (self.place.best is None or accuracy > self.place.best):
+            self.place.best = accuracy
+            self._keep(self.folder.best)
+
+    def _keep(self, path: Path) -> None:
+        weights = state.weights_of(self.session)
+        if self.is_first:
+            self.folder.keep(path, weights)
+
+    def _save(self) -> Path:
+        self.guard.check_weights(self._done)
+        saved = state.capture(self.session, self.place)
+        if self.is_first:
+            checkpoint.save(self.folder.checkpoints, self._done, saved)
+        self.session.fabric.barrier()
+        return checkpoint.path_of(self.folder.checkpoints, self._done)
 
 
-def _run(session: Session, folder: RunFolder, place: Place, progress: Progress, wish: Wish) -> None:
-    epochs = session.config.optimisation.epochs
-    while place.epoch < epochs:
-        _epoch(session, folder, place, progress, wish)
-        record = _record(session, place)
-        place.epoch, place.step, place.epoch_seconds, place.meters = place.epoch + 1, 0, 0.0, Meters()
-        if session.fabric.is_global_zero:
-            folder.record(record)
-            session.fabric.log_dict({name: value for name, value in record.items() if name != "epoch"}, step=place.epoch)
-        progress.epoch(record)
-        if place.epoch % session.config.run.checkpoint_epochs == 0 or place.epoch == epochs:
-            _save(session, folder, place)
-    weights = session.average.module.state_dict() if session.average is not None else state.model_state(session)
-    if session.fabric.is_global_zero:
-        folder.finish(weights)
-
-
-def _epoch(session: Session, folder: RunFolder, place: Place, progress: Progress, wish: Wish) -> None:
-    """The rest of the epoch that is under way."""
-    feed, config = session.feeds["train"], session.config
-    mixer = session.mixer_in(place.epoch)
-    guard = _FiniteGuard(folder)
-    began, before = time.perf_counter(), place.epoch_seconds
-    session.model.train()
-    for batch in feed.batches(place.epoch, start=place.step):
-        at = place.epoch * len(feed) + place.step
-        _set_rate(session, learning_rate(config.optimisation, at, len(feed)))
-        generator = session.generator("mix", place.epoch, place.step, session.fabric.global_rank)
-        records = _step(session, mixer, batch, generator)
-        for part in records:
-            _measure(place.meters, part, batch.labels)
-        guard.watch(records[-1].loss, at)
-        if at == 0 and session.fabric.is_global_zero:
-            save_batch(folder.picture, batch.images, records[0].plan, session.dataset.mean, session.dataset.std)
-        place.step += 1
-        progress.step(place.epoch + 1, records[-1].loss, len(batch.images) * session.fabric.world_size)
-        place.epoch_seconds = before + time.perf_counter() - began
-        stop = _anyone_stops(session, wish, place.step)
-        if stop or (config.run.checkpoint_steps and (at + 1) % config.run.checkpoint_steps == 0):
-            guard.look()
-            path = _save(session, folder, place)
-            if stop:
-                raise Interrupted(
-                    f"stopped as asked after step {at + 1}; saved {path}; continue with: mixsage train --resume {folder.path}"
-                )
-    guard.look()
-    if session.fabric.device.type == "cuda":
-        torch.cuda.synchronize()
-    place.epoch_seconds = before + time.perf_counter() - began
-    place.seconds += place.epoch_seconds
-
-
-def _step(session: Session, mixer: Any, batch: Batch, generator: torch.Generator) -> list[Step]:
-    """Gradients of all microbatches, then one step of the optimiser."""
+def _step(session: Session, mixer: Mixer, batch: Batch, generator: Generator, meters: Meters) -> tuple[Tensor, Any]:
+    """Gradients of all microbatches, then one step of the optimiser; the mean loss, and the plan of the first microbatch."""
     settings = session.config.optimisation
-    parts = settings.microbatches
-    records = []
-    for i, (images, labels) in enumerate(zip(batch.images.chunk(parts), batch.labels.chunk(parts), strict=True)):
-        last = i == parts - 1
-        with nullcontext() if last else session.fabric.no_backward_sync(session.model):
+    parts = list(zip(batch.images.chunk(settings.microbatches), batch.labels.chunk(settings.microbatches), strict=True))
+    records: list[Step] = []
+    for i, (images, labels) in enumerate(parts):
+        with nullcontext() if i == len(parts) - 1 else session.host.no_sync():
             record = accumulate(
                 mixer,
                 session.model,
                 images,
                 labels,
                 criterion=session.criterion,
-                weight=1 / parts,
+                weight=1 / len(parts),
                 generator=generator,
                 host=session.host,
             )
+        _measure(meters, record, labels)
         records.append(record)
     if settings.clip is not None:
         session.fabric.clip_gradients(session.model, session.optimizer, max_norm=settings.clip, error_if_nonfinite=False)
@@ -182,66 +268,31 @@ def _step(session: Session, mixer: Any, batch: Batch, generator: torch.Generator
     session.optimizer.zero_grad(set_to_none=True)
     if session.average is not None:
         session.average.update_parameters(session.bare)
-    return records
+    return torch.stack([record.loss for record in records]).mean(), records[0].plan
 
 
 def _measure(meters: Meters, record: Step, labels: Tensor) -> None:
     count = len(record.logits)
     meters.add("train_loss", record.loss, count)
-    meters.add("mixed_loss", record.mixed_loss, count)
     if record.clean_loss is not None:
         meters.add("clean_loss", record.clean_loss, count)
+        meters.add("mixed_loss", record.mixed_loss, count)
     clean = record.logits if record.plan.is_identity else record.clean_logits
-    if clean is not None and len(clean) == len(labels):
+    if clean is not None:
         meters.add("train_top1", 100 * (clean.argmax(1) == labels).double().mean(), count)
 
 
-def _record(session: Session, place: Place) -> dict[str, Any]:
-    """The line of an epoch in metrics.jsonl."""
-    feed, optimisation = session.feeds["train"], session.config.optimisation
-    number = place.epoch + 1
-    record: dict[str, Any] = {"epoch": number, **place.meters.means(session.sum)}
-    record["lr"] = learning_rate(optimisation, place.epoch * len(feed) + len(feed) - 1, len(feed))
-    if number % session.config.run.eval_every == 0 or number > optimisation.epochs - LAST_EPOCHS:
-        for split in ("val", "test"):
-            if split in session.feeds:
-                record |= {f"{split}_{name}": value for name, value in evaluate(session, session.feeds[split]).items()}
-    record["seconds"] = place.epoch_seconds
-    record["total_seconds"] = place.seconds
-    record["images_per_second"] = len(feed) * optimisation.batch_size / place.epoch_seconds
-    return record
+class _Clock:
+    """Adds the time since it was made to the epoch that is under way."""
 
+    def __init__(self, place: Place) -> None:
+        self.place, self.before, self.began = place, place.epoch_seconds, time.perf_counter()
 
-def evaluate(session: Session, feed: Feed) -> dict[str, float]:
-    """Top-1 accuracy in per cent and mean cross-entropy of the current weights, or of their average where one is kept."""
-    model = session.model if session.average is None else session.average
-    device = session.fabric.device
-    sums = torch.zeros(3, dtype=torch.float64, device=device)
-    with torch.no_grad(), evaluating(model), session.fabric.autocast() if session.average is not None else nullcontext():
-        for batch in feed.batches(0):
-            logits = model(batch.images).float()
-            loss = functional.cross_entropy(logits, batch.labels, reduction="sum")
-            correct = (logits.argmax(1) == batch.labels).sum()
-            sums += torch.stack([correct.double(), loss.double(), torch.full((), len(logits), dtype=torch.float64, device=device)])
-    correct, loss, count = session.sum(sums).tolist()
-    return {"top1": 100 * correct / count, "loss": loss / count}
-
-
-def _save(session: Session, folder: RunFolder, place: Place) -> Path:
-    saved = state.capture(session, place)
-    at = place.epoch * len(session.feeds["train"]) + place.step
-    path = folder.checkpoints / f"step-{at:09d}.ckpt"
-    if session.fabric.is_global_zero:
-        try:
-            path = checkpoint.save(folder.checkpoints, at, saved)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            raise checkpoint.CheckpointError(
-                f"the disk is full: could not save step {at}; {_last_good(folder)}; free some space and resume"
-            ) from error
-    session.fabric.barrier()
-    return path
+    def read(self, wait_for: torch.device | None = None) -> None:
+        """Note the time, once the device is done if one is given."""
+        if wait_for is not None and wait_for.type == "cuda":
+            torch.cuda.synchronize(wait_for)
+        self.place.epoch_seconds = self.before + time.perf_counter() - self.began
 
 
 def _set_rate(session: Session, rate: float) -> None:
@@ -249,69 +300,16 @@ def _set_rate(session: Session, rate: float) -> None:
         group["lr"] = rate
 
 
-def _anyone_stops(session: Session, wish: Wish, step: int) -> bool:
-    """Whether any process was asked to stop; several processes ask one another now and then, so that they stop at the same step."""
-    if session.fabric.world_size == 1:
-        return wish.stop
-    if step % 10:
-        return False
-    return bool(session.sum(torch.tensor(float(wish.stop), device=session.fabric.device)) > 0)
-
-
-class _FiniteGuard:
-    """Notices the first loss that is not finite: at once on the CPU, at the next look on a device."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
-        self.first: Tensor | None = None
-
-    def watch(self, loss: Tensor, at: int) -> None:
-        bad = torch.where(loss.isfinite(), -1, at)
-        self.first = bad if self.first is None else torch.where(self.first >= 0, self.first, bad)
-        if loss.device.type == "cpu" or (at + 1) % _LOOK_EVERY == 0:
-            self.look()
-
-    def look(self) -> None:
-        if self.first is not None and int(self.first) >= 0:
-            raise NonFiniteLoss(
-                f"the loss of step {int(self.first) + 1} is not finite, so the run stops here; {_last_good(self.folder)}; "
-                "a lower lr, clip, or precision bf16 instead of fp16 may help"
-            )
-
-
-def _last_good(folder: RunFolder) -> str:
-    found = checkpoint.all_of(folder.checkpoints)
-    return f"the last good checkpoint is {found[-1]}" if found else "there is no checkpoint yet"
-
-
-def _named(error: RuntimeError, config: Config) -> Exception:
-    """The error itself, or a clear one where memory ran out."""
-    text = str(error)
-    if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text or "out of memory" in text.lower():
-        size, parts = config.optimisation.batch_size, config.optimisation.microbatches
-        each = size // parts
-        return OutOfMemory(
-            f"out of memory with {each} images at a time (batch_size {size}, microbatches {parts}); try --microbatches {parts * 2}"
-        )
-    return error
-
-
 def _title(session: Session, folder: RunFolder) -> str:
-    config = session.config
-    sizes = ", ".join(f"{feed.samples:,} {name}" for name, feed in session.feeds.items())
+    config, fabric = session.config, session.fabric
     parameters = sum(p.numel() for p in session.bare.parameters())
+    processes = f" × {fabric.world_size}" if fabric.world_size > 1 else ""
+    sizes = {name: feed.samples for name, feed in session.feeds.items()}
     return (
-        f"{config.model.model} ({parameters:,} parameters), {config.method.method}, {session.dataset.name} ({sizes}), "
-        f"{session.fabric.device} {config.hardware.precision}, into {folder.path}"
+        f"{config.model.model} ({parameters:,} parameters) with {config.method.method} on {session.dataset.name} "
+        f"({_sizes(sizes)} images)\n{fabric.device}{processes}, {config.hardware.precision}, into {folder.path}"
     )
 
 
-def result(history: list[Mapping[str, Any]], split: str = "test") -> dict[str, float]:
-    """The three accuracies of a run: after the last epoch, the best of all, and the median of the last ten."""
-    values = [record[f"{split}_top1"] for record in history if f"{split}_top1" in record]
-    if not values:
-        return {}
-    tail = sorted(values[-LAST_EPOCHS:])
-    middle = len(tail) // 2
-    median = tail[middle] if len(tail) % 2 else (tail[middle - 1] + tail[middle]) / 2
-    return {"last": values[-1], "best": max(values), "median_of_last_ten": median}
+def _sizes(images: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in images.items())
