@@ -27,6 +27,6 @@ def fetch(name: str, url: str, root: Path, *, present: Callable[[], bool], downl
                 download()
     except (URLError, OSError, RuntimeError) as error:
         raise DataError(
-            f"{name} is not in {root}, and downloading it failed ({error}); get {url} where there is a network and put it into {root}, "
+            f"{name} is not in {root}, and downloading it failed ({' '.join(str(error).split())}); get {url} where there is a network and put it into {root}, "
             "or say where the files are: MIXSAGE_DATA, or --data-dir"
         ) from error
