@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
+from mixsage.evaluation.pixels import as_pixels, device_of
 from mixsage.loss import cross_entropy
 from mixsage.methods.base import Mixer, soft_targets
 from mixsage.plan import MixPlan, Shift
@@ -25,7 +26,7 @@ class Subject:
     """Images that are to be explained, and the model that looks at them."""
 
     images: Tensor
-    """[B, C, H, W] in [0, 1], or bytes."""
+    """[B, C, H, W] in [0, 1], or bytes; on the CPU."""
     labels: Tensor
     """[B] class indices."""
     names: Sequence[str]
@@ -35,28 +36,43 @@ class Subject:
     std: Sequence[float]
     """Standard deviation of each channel in [0, 1], as the model was trained with."""
     model: nn.Module | None = None
-    """Where saliency comes from; without one, only methods that need none can be shown."""
+    """From normalised images to logits: where saliency comes from. Without one, only methods that need none can be shown."""
     criterion: Criterion = cross_entropy
     """The loss whose gradient is the saliency."""
 
+    def __post_init__(self) -> None:
+        if self.images.ndim != 4 or self.images.shape[1] not in {1, 3} or len(self.images) < 2:
+            raise ValueError(f"pictures need at least 2 images [B, 1 or 3, H, W], got {list(self.images.shape)}")
+        if len(self.labels) != len(self.images) or int(self.labels.max()) >= len(self.names) or int(self.labels.min()) < 0:
+            raise ValueError(
+                f"every one of {len(self.images)} images needs a label below {len(self.names)}, got {self.labels.tolist()}"
+            )
+
     def inputs(self) -> Tensor:
         """The images as the model takes them."""
-        images = self.images.float() / 255 if self.images.dtype == torch.uint8 else self.images.float()
-        return (images - _per_channel(self.mean)) / _per_channel(self.std)
+        return (as_pixels(self.images) - _per_channel(self.mean)) / _per_channel(self.std)
 
-    def shown(self, inputs: Tensor) -> Tensor:
-        """[B, 3, H, W] in [0, 1] of what a model takes, in colour."""
-        shown = (inputs * _per_channel(self.std) + _per_channel(self.mean)).clamp(0, 1)
-        return shown.expand(-1, 3, -1, -1) if shown.shape[1] == 1 else shown
+    def coloured(self, rows: Tensor, *, tint: bool = False) -> Tensor:
+        """Some images [B, 3, H, W] in [0, 1]; two of them in blue and orange, if you like."""
+        colours = as_pixels(self.images[rows])
+        colours = colours.expand(-1, 3, -1, -1)
+        return colours * _TINTS if tint else colours
+
+    def names_of(self, rows: Tensor) -> tuple[str, str]:
+        """The class names of two images."""
+        first, second = (self.names[int(label)] for label in self.labels[rows])
+        return first, second
 
     def gradient(self, mode: Mode) -> Tensor | None:
         """The loss's gradient at each pixel, of all images in one batch."""
         if self.model is None:
             return None
-        classes = len(self.names)
-        return input_gradient(
-            self.model, self.inputs(), lambda logits: soft_targets(self.labels, max(classes, logits.shape[1])), self.criterion, mode
+        device = device_of(self.model)
+        labels = self.labels.to(device)
+        found = input_gradient(
+            self.model, self.inputs().to(device), lambda logits: soft_targets(labels, logits.shape[1]), self.criterion, mode
         )
+        return found.cpu()
 
 
 def pairs(
@@ -82,29 +98,30 @@ def pairs(
     """
     count = len(subject.images)
     partners = list(partners) if partners is not None else [(i + 1) % count for i in range(count)]
+    if len(partners) != count or any(not 0 <= j < count or i == j for i, j in enumerate(partners)):
+        raise ValueError(f"partners must name another one of {count} images for each of them, got {partners}")
     inputs = subject.inputs()
-    maps = {name: _maps(subject, inputs, mixer) for name, mixer in mixers.items()}
+    maps = {name: maps_of(subject, mixer) for name, mixer in mixers.items()}
     gradient = subject.gradient("eval")
     looks = None if gradient is None else normalise(smooth(InputGradient()(inputs, gradient))).double().numpy()
 
     found = []
     for i, j in enumerate(partners):
         rows = torch.tensor([i, j])
-        colours = subject.shown(inputs[rows]) * (_TINTS if tint else 1)
-        names = (subject.names[int(subject.labels[i])], subject.names[int(subject.labels[j])])
+        colours, names = subject.coloured(rows, tint=tint), subject.names_of(rows)
         mixes = {}
         for name, mixer in mixers.items():
             looked = maps[name]
             saliency = None if looked is None else looked[rows]
             plan = _plan_of_pair(mixer, inputs[rows], subject.labels[rows], saliency, generator, least_share)
-            mixes[name] = _mix(plan, colours, subject.mean, names)
-        image, partner = _pictures(colours)
+            mixes[name] = as_mix(plan, colours, subject.mean, names)
+        image, partner = as_pictures(colours)
         seen = None if looks is None else (looks[i], looks[j])
         found.append(Pair(image=image, partner=partner, names=names, saliency=seen, mixes=mixes))
     return found
 
 
-def _maps(subject: Subject, inputs: Tensor, mixer: Mixer) -> Tensor | None:
+def maps_of(subject: Subject, mixer: Mixer) -> Tensor | None:
     """Raw maps as the method takes them, from one pass over all images: two alone would be a poor batch for BatchNorm."""
     if mixer.source is None:
         return None
@@ -113,7 +130,29 @@ def _maps(subject: Subject, inputs: Tensor, mixer: Mixer) -> Tensor | None:
         gradient = subject.gradient(mixer.clean.mode if mixer.clean else "train")
         if gradient is None:
             raise ValueError(f"{type(mixer).__name__} looks at the model's saliency: give the subject a model")
-    return mixer.source(inputs, gradient)
+    return mixer.source(subject.inputs(), gradient)
+
+
+def as_mix(plan: MixPlan, colours: Tensor, fill: Sequence[float], names: tuple[str, str]) -> Mix:
+    """The first output of a plan as arrays; pictures [2, 3, H, W] in [0, 1] are mixed, and what comes in from outside has the mean colour."""
+    masks = plan.dense_masks()[0]
+    offset = None
+    if isinstance(plan.warp, Shift) and plan.sources.shape[1] == 2:
+        down, right = plan.warp.offsets[0, 1].tolist()
+        offset = (int(down), int(right))
+    mean = _per_channel(fill)
+    return Mix(
+        picture=as_pictures(plan.apply(colours - mean) + mean)[0],
+        names=tuple(names[int(k)] for k in plan.sources[0]),
+        shares=tuple(float(weight) for weight in plan.weights[0]),
+        mask=_enlarged(masks[plan.sources[0] == 0].sum(dim=0), *colours.shape[-2:]),
+        offset=offset,
+    )
+
+
+def as_pictures(colours: Tensor) -> NDArray[np.float64]:
+    """[B, H, W, 3] of [B, 3, H, W]."""
+    return colours.detach().clamp(0, 1).permute(0, 2, 3, 1).double().numpy()
 
 
 def _plan_of_pair(
@@ -131,28 +170,6 @@ def _plan_of_pair(
         if meets and int(plan.sources[0, 0]) == 0 and least_share <= share_of_first <= 1 - least_share:
             return plan
     raise ValueError(f"{mixer} did not mix the pair with at least {least_share} of each in {_TRIES} draws; lower least_share")
-
-
-def _mix(plan: MixPlan, colours: Tensor, fill: Sequence[float], names: tuple[str, str]) -> Mix:
-    masks = plan.dense_masks()[0]
-    offset = None
-    if isinstance(plan.warp, Shift) and plan.sources.shape[1] == 2:
-        down, right = plan.warp.offsets[0, 1].tolist()
-        offset = (int(down), int(right))
-    # What comes in from outside is zero where the model's inputs are mixed: the mean colour of the pictures.
-    mean = _per_channel(fill)
-    return Mix(
-        picture=_pictures(plan.apply(colours - mean) + mean)[0],
-        names=tuple(names[int(k)] for k in plan.sources[0]),
-        shares=tuple(float(weight) for weight in plan.weights[0]),
-        mask=_enlarged(masks[plan.sources[0] == 0].sum(dim=0), *colours.shape[-2:]),
-        offset=offset,
-    )
-
-
-def _pictures(colours: Tensor) -> NDArray[np.float64]:
-    """[B, H, W, 3]."""
-    return colours.detach().clamp(0, 1).permute(0, 2, 3, 1).double().numpy()
 
 
 def _enlarged(mask: Tensor, height: int, width: int) -> NDArray[np.float64]:

@@ -45,3 +45,65 @@ class Pair:
     """[H, W] maps of both, smoothed and normalised; None where no model was looked at."""
     mixes: dict[str, Mix]
     """The mix of each method, by the method's name for people."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Arrangement:
+    """One way to lay the partner over the image, and the saliency that it keeps."""
+
+    value: float
+    """Total saliency v(τ)."""
+    mix: Mix
+    """What comes of it; its offset is τ."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Story:
+    """How SAGE mixes one pair, step by step."""
+
+    image: Array
+    """[H, W, 3] the image itself."""
+    partner: Array
+    """[H, W, 3] the image that is mixed into it."""
+    names: tuple[str, str]
+    """Class names of the image and of the partner."""
+    saliency: tuple[Array, Array]
+    """[H, W] maps of both, smoothed, each summing to 1."""
+    share: float
+    """The share λ that scales the image's saliency; the partner's has the rest."""
+    surface: Array
+    """[2H-1, 2W-1] total saliency of every rearrangement; no shift stands in the middle."""
+    tried: Array
+    """[N, 2] the offsets that were tried, rows first."""
+    best: Arrangement
+    """The best of those that were tried."""
+    others: tuple[Arrangement, ...]
+    """Others, for comparison."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Curve:
+    """Numbers over the course of training, of several runs of one arm."""
+
+    arm: str
+    """The arm."""
+    epochs: tuple[int, ...]
+    """The epochs."""
+    values: Array
+    """[runs, epochs]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """An arm in a plane, with the half widths of its intervals where there are some."""
+
+    arm: str
+    """The arm."""
+    x: float
+    """Where it stands."""
+    y: float
+    """Where it stands."""
+    x_error: float | None = None
+    """Half the width of the interval."""
+    y_error: float | None = None
+    """Half the width of the interval."""

@@ -74,7 +74,8 @@ class Record:
             raise RecordError(f"status must be 'ok' or 'failed', got {self.status!r}")
         if self.status == "failed" and not self.error:
             raise RecordError(f"the failed run {self.run!r} needs its error")
-        for name, value in self.metrics.items():
+        metrics: Mapping[str, Any] = self.metrics
+        for name, value in metrics.items():
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise RecordError(
                     f"the metric {name!r} of the run {self.run!r} is {value!r}, expected a finite number; record the run as failed"

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mixsage.reports.figures.style import FAINT, IMAGE, INK, OTHERS, PARTNER, new_figure, show_map, show_mask, show_picture
-from mixsage.reports.pictures import Mix, Pair
+from mixsage.reports.figures.marks import draw_shift, share_bar
+from mixsage.reports.figures.style import (
+    FAINT,
+    IMAGE,
+    INK,
+    PARTNER,
+    caption,
+    heading,
+    new_figure,
+    show_map,
+    show_mask,
+    show_picture,
+)
+from mixsage.reports.pictures import Pair
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.gridspec import GridSpec
 
@@ -27,7 +38,7 @@ def gallery(pairs: Sequence[Pair], *, explained: str | None = "SAGE", title: str
         explained = None
     others = [name for name in methods if name != explained]
     columns = _columns(pairs, others, explained)
-    widths = [_GAP if heading is None else 1.0 for heading, _ in columns]
+    widths = [_GAP if title is None else 1.0 for title, _ in columns]
 
     cell, height, width = 1.35, *pairs[0].image.shape[:2]
     row = cell * height / width + 0.34
@@ -67,17 +78,17 @@ def _columns(pairs: Sequence[Pair], others: Sequence[str], explained: str | None
 
 
 def _draw_row(figure: Figure, grid: GridSpec, i: int, pair: Pair, columns: Sequence[_Column]) -> None:
-    for j, (heading, shows) in enumerate(columns):
-        if heading is None:
+    for j, (title, shows) in enumerate(columns):
+        if title is None:
             continue
         axes = figure.add_subplot(grid[i, j])
         kind, _, method = shows.partition(":")
         if kind == "image":
             show_picture(axes, pair.image, frame=IMAGE)
-            _caption(axes, pair.names[0], IMAGE)
+            caption(axes, pair.names[0], IMAGE)
         elif kind == "partner":
             show_picture(axes, pair.partner, frame=PARTNER)
-            _caption(axes, pair.names[1], PARTNER)
+            caption(axes, pair.names[1], PARTNER)
         elif kind == "saliency" and pair.saliency:
             show_map(axes, pair.saliency[0], beneath=pair.image)
         elif kind == "partner saliency" and pair.saliency:
@@ -91,59 +102,7 @@ def _draw_row(figure: Figure, grid: GridSpec, i: int, pair: Pair, columns: Seque
             show_picture(axes, mix.picture)
             share_bar(axes, mix)
         if i == 0:
-            axes.set_title(heading, fontsize=9.5, color=INK, pad=5, weight="bold" if kind == "mix" else "normal", linespacing=1.05)
-
-
-def draw_shift(axes: Axes, mix: Mix) -> None:
-    """An arrow from where the partner's centre was to where it went, and the partner's frame there."""
-    from matplotlib.patches import FancyArrowPatch, Rectangle
-
-    if mix.offset is None:
-        return
-    if mix.offset == (0, 0):
-        axes.text(0.5, -0.045, "stays in place", transform=axes.transAxes, ha="center", va="top", fontsize=8.5, color=INK)
-        return
-    height, width = mix.mask.shape
-    down, right = mix.offset
-    frame = Rectangle((right - 0.5, down - 0.5), width, height, fill=False, edgecolor=PARTNER, linewidth=1.8, linestyle=(0, (3, 2)))
-    axes.add_patch(frame)
-    centre = (width / 2 - 0.5, height / 2 - 0.5)
-    scale = min(1.0, 0.46 * width / max(abs(right), 1e-9), 0.46 * height / max(abs(down), 1e-9))
-    tip = (centre[0] + right * scale, centre[1] + down * scale)
-    axes.add_patch(FancyArrowPatch(centre, tip, arrowstyle="-|>", mutation_scale=13, linewidth=2, color=INK, shrinkA=0, shrinkB=0))
-    text = f"{_arrow(down, '↓', '↑')} {_arrow(right, '→', '←')}".strip()
-    axes.text(0.5, -0.045, text, transform=axes.transAxes, ha="center", va="top", fontsize=8.5, color=INK)
-
-
-def _arrow(value: int, positive: str, negative: str) -> str:
-    return "" if value == 0 else f"{positive if value > 0 else negative}{abs(value)}"
-
-
-def share_bar(axes: Axes, mix: Mix) -> None:
-    """The label's shares as a bar beneath the picture, with the numbers in it."""
-    from matplotlib.patches import Rectangle
-
-    colours = (IMAGE, PARTNER, *OTHERS)
-    start = 0.0
-    for share, colour in zip(mix.shares, colours, strict=False):
-        axes.add_patch(Rectangle((start, -0.165), share, 0.125, transform=axes.transAxes, color=colour, clip_on=False, linewidth=0))
-        if share >= 0.17:
-            axes.text(
-                start + share / 2,
-                -0.1065,
-                f"{100 * share:.0f} %",
-                transform=axes.transAxes,
-                ha="center",
-                va="center",
-                fontsize=7.5,
-                color="white",
-                weight="bold",
-            )
-        start += share
-
-
-def _caption(axes: Axes, text: str, colour: str) -> None:
-    axes.text(0.5, -0.045, text, transform=axes.transAxes, ha="center", va="top", fontsize=8.5, color=colour, weight="bold")
+            heading(axes, title, strong=kind == "mix")
 
 
 def _legend(figure: Figure, height: float) -> None:

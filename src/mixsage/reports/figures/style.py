@@ -37,6 +37,9 @@ HEAT = LinearSegmentedColormap.from_list("saliency", ["#000004", "#3B0F70", "#B6
 MASK = LinearSegmentedColormap.from_list("mask", [PARTNER, "#F7F7F7", IMAGE])
 """The partner's colour where only the partner shows, the image's where only the image does."""
 
+SURFACE = LinearSegmentedColormap.from_list("surface", ["#F3F7FA", "#B9D4E6", "#6AA5CB", "#21709F", "#0B3A59"])
+"""Pale where a rearrangement keeps little, dark where it keeps much."""
+
 _SETTINGS: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],  # matplotlib brings it along, so that a figure looks the same everywhere
@@ -109,6 +112,20 @@ def bare(axes: Axes, *, frame: str | None = None) -> None:
     for spine in axes.spines.values():
         spine.set_color(frame or LINE)
         spine.set_linewidth(2.5 if frame else 0.8)
+
+
+def caption(axes: Axes, text: str, colour: str, *, strong: bool = True) -> None:
+    """A short text beneath a picture."""
+    weight = "bold" if strong else "normal"
+    axes.annotate(
+        text, (0.5, 0), xytext=(0, -4), xycoords="axes fraction", textcoords="offset points", ha="center", va="top", fontsize=8.5,
+        color=colour, weight=weight, annotation_clip=False,
+    )  # fmt: skip
+
+
+def heading(axes: Axes, text: str, *, strong: bool = False) -> None:
+    """A short text above a picture."""
+    axes.set_title(text, fontsize=9.5, color=INK, pad=5, weight="bold" if strong else "normal", linespacing=1.05)
 
 
 def _in_colour(picture: Array) -> Array:
