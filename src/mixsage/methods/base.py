@@ -49,8 +49,8 @@ class Mixer(ABC):
 
     def __post_init__(self) -> None:
         check_range("prob", self.prob, 0, 1)
-        if self.num_classes is not None and self.num_classes < 2:
-            raise ValueError(f"num_classes must be at least 2, got {self.num_classes}")
+        if self.num_classes is not None:
+            _check_count("num_classes", self.num_classes, at_least=2)
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> Self:
@@ -239,6 +239,13 @@ def check_kind(field: str, value: object, kind: type, examples: str) -> None:
     """A part that a method is composed with must be one of its kind: a value, not its class and not its name."""
     if not isinstance(value, kind):
         raise TypeError(f"{field} must be a {kind.__name__}, such as {examples}, got {value!r}")
+
+
+def _check_count(field: str, value: object, at_least: int) -> None:
+    if not isinstance(value, int):
+        raise TypeError(f"{field} must be a whole number, got {value!r}")
+    if value < at_least:
+        raise ValueError(f"{field} must be at least {at_least}, got {value}")
 
 
 def check_positive(field: str, value: float) -> None:
