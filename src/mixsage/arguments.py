@@ -82,6 +82,76 @@ class Export:
     """The file; model.pt2 or model.onnx in the run if left out."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """Arguments of evaluate."""
+
+    target: Positional[str]
+    """Folder of a run; or a model: one of ours, timm:NAME, package.module:factory."""
+    data: str | None = None
+    """What to judge it on, as for train; a run's own data if left out."""
+    data_dir: Path | None = None
+    """Where named data lies."""
+    weights: Path | None = None
+    """File of the weights of a model that is no run: safetensors, or what torch.save wrote."""
+    pretrained: bool = False
+    """Take timm's published weights."""
+    width: int | None = None
+    """Channels at the start of one of our models."""
+    mean: tuple[float, ...] | None = None
+    """Mean of each channel that the weights were trained with, of pixels in [0, 1]; the data's if left out."""
+    std: tuple[float, ...] | None = None
+    """Standard deviation, likewise."""
+    which: Which = "final"
+    """The weights after the last epoch of a run, or of the epoch that was best on its validation images."""
+    extras: tuple[Literal["pgd", "autoattack", "corruptions"], ...] = ()
+    """Stronger tests, which take far longer."""
+    shots: tuple[int, ...] = ()
+    """Few-shot tasks instead, with so many labelled images a class: 1 5."""
+    ways: int = 5
+    """Classes of a few-shot task."""
+    tasks: int = 1000
+    """Few-shot tasks."""
+    json: bool = False
+    """Write only JSON to standard output."""
+    device: str = "auto"
+    """auto, cpu, cuda."""
+    batch_size: int = 500
+    """Images at a time."""
+    seed: int = 0
+    """Of the noise, and of few-shot tasks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRun:
+    """Arguments of study run."""
+
+    spec: Positional[Path]
+    """The study: a TOML file."""
+    out: Path | None = None
+    """Folder of the runs and of records.jsonl; studies/NAME if left out."""
+    jobs: int = 1
+    """Processes on this machine; 1 makes the runs one after the other, in this one."""
+    ray: str | None = None
+    """Address of a Ray cluster, or local for one on this machine."""
+    retries: int = 1
+    """How often a run that fails is tried again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyStats:
+    """Arguments of study stats."""
+
+    records: Positional[tuple[Path, ...]]
+    """Files of records."""
+    metric: str = "last"
+    """What to compare: last, best, median_of_last_ten, ood, nll, …"""
+    baseline: str | None = None
+    """The arm that the others are compared with; the first if left out."""
+    json: bool = False
+    """Write only JSON to standard output."""
+
+
 _Arguments = TypeVar("_Arguments")
 
 

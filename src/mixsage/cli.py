@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if verb not in VERBS:
         return _fail(unknown_name("command", verb, VERBS))
     if not {"-h", "--help"}.isdisjoint(rest):
-        print(_help(verb))
+        print(_help(verb, rest))
         return 0
     try:
         return VERBS[verb](rest)
@@ -74,11 +75,13 @@ def _usage() -> str:
     )
 
 
-def _help(verb: str) -> str:
-    """What a verb does, its examples, its flags."""
+def _help(verb: str, rest: Sequence[str]) -> str:
+    """What a verb does, its examples, its flags; those of `study run` are the flags of StudyRun."""
     summary, _, examples = (VERBS[verb].__doc__ or "").partition("\n")
     text = "\n".join([summary, "", *(f"  {line.strip()}" for line in examples.strip().splitlines())])
-    kind = _arguments().__dict__.get(verb.capitalize())
+    inner = rest[0].capitalize() if rest and not rest[0].startswith("-") else ""
+    known = vars(_arguments())
+    kind = known.get(verb.capitalize()) or known.get(verb.capitalize() + inner)
     return text if kind is None else f"{text}\n{_arguments().help_text(kind)}"
 
 
@@ -224,7 +227,96 @@ def _methods(given: list[str]) -> int:
     return 0
 
 
-VERBS: dict[str, Callable[[list[str]], int]] = {"train": _train, "predict": _predict, "export": _export, "methods": _methods}
+# ------------------------------------------------------------------------------------------------------------------- evaluate
+
+
+def _evaluate(given: list[str]) -> int:
+    """Judge a run or any model: accuracy, calibration, robustness, few-shot.
+
+    mixsage evaluate runs/first
+    mixsage evaluate timm:resnet18 --pretrained --data photos
+    mixsage evaluate package.module:factory --weights model.pt --data cifar10 --mean 0.49 0.48 0.45 --std 0.25 0.24 0.26 --json
+    mixsage evaluate runs/first --data novel --shots 1 5
+    """
+    arguments = _arguments()
+    from mixsage.evaluation.judge import Subject, device_for, judge
+
+    asked = arguments.read(arguments.Evaluate, "evaluate", given)
+    subject = Subject(
+        target=asked.target,
+        data=asked.data,
+        data_dir=asked.data_dir,
+        weights=asked.weights,
+        pretrained=asked.pretrained,
+        width=asked.width,
+        mean=asked.mean,
+        std=asked.std,
+        which=asked.which,
+        device=device_for(asked.device),
+        batch_size=asked.batch_size,
+        seed=asked.seed,
+    )
+    found = judge(subject, extras=asked.extras, shots=asked.shots, ways=asked.ways, tasks=asked.tasks)
+    if asked.json:
+        print(json.dumps(found))
+        return 0
+    for name, value in found.items():
+        print(f"  {name:<22}{value:>10.4f}" if name == "nll" else f"  {name:<22}{value:>8.2f} %")
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------- study
+
+
+def _study(given: list[str]) -> int:
+    """Make a grid of runs, or say what their records support.
+
+    mixsage study run recipes/studies/cifar10-5k.toml --out studies/cifar10-5k --jobs 2
+    mixsage study stats studies/cifar10-5k/records.jsonl --baseline "no mixing"
+    """
+    parts: dict[str, Callable[[list[str]], int]] = {"run": _study_run, "stats": _study_stats}
+    if not given or given[0] not in parts:
+        raise ValueError(
+            unknown_name("part of study", given[0], parts) if given else f"say which: study {' or study '.join(parts)}"
+        )
+    return parts[given[0]](given[1:])
+
+
+def _study_run(given: list[str]) -> int:
+    arguments = _arguments()
+    from mixsage.study.runner import run_study
+    from mixsage.training import Interrupted
+    from mixsage.training.signals import EXIT_CODE
+
+    asked = arguments.read(arguments.StudyRun, "study run", given)
+    out = asked.out or Path("studies") / asked.spec.stem
+    try:
+        outcome = run_study(asked.spec, out, jobs=asked.jobs, ray=asked.ray, retries=asked.retries)
+    except Interrupted as stop:
+        print(stop)
+        return EXIT_CODE
+    return 1 if outcome.failed else 0
+
+
+def _study_stats(given: list[str]) -> int:
+    arguments = _arguments()
+    from mixsage.study.records import read_all
+    from mixsage.study.summary import summarise, table
+
+    asked = arguments.read(arguments.StudyStats, "study stats", given)
+    summary = summarise(read_all(asked.records), metric=asked.metric, baseline=asked.baseline)
+    print(json.dumps(summary) if asked.json else table(summary))
+    return 0
+
+
+VERBS: dict[str, Callable[[list[str]], int]] = {
+    "train": _train,
+    "evaluate": _evaluate,
+    "study": _study,
+    "predict": _predict,
+    "export": _export,
+    "methods": _methods,
+}
 """The commands by name."""
 
 

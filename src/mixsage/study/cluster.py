@@ -23,7 +23,9 @@ def on_ray(study: Study, waiting: Sequence[Planned], folder: Path, address: str,
     ray.init(address=None if address == "local" else address, ignore_reinit_error=True, log_to_driver=False)
     # A lost worker costs a retry of Ray's; an error of the run itself costs one of ours, which Ray is told to make too.
     task: Any = ray.remote(num_cpus=study.cores, num_gpus=study.gpus, max_retries=max(retries, 3), retry_exceptions=False)(_remote)
-    pending = {task.remote(run.name, run.arm, run.seed, settings_of(run.config), str(folder.resolve())): (run, 0) for run in waiting}
+    pending = {
+        task.remote(run.name, run.arm, run.seed, settings_of(run.config), str(folder.resolve())): (run, 0) for run in waiting
+    }
     while pending:
         (ready, *_), _ = ray.wait(list(pending), num_returns=1)
         run, attempt = pending.pop(ready)

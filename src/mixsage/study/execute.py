@@ -5,17 +5,10 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-import torch
-
-from mixsage import data
-from mixsage.data import generator
-from mixsage.evaluation.pixels import Normalised
-from mixsage.evaluation.robustness import evaluate
-from mixsage.evaluation.splits import Pixels
+from mixsage.evaluation.judge import Subject, device_for, judge
 from mixsage.study.records import Record
 from mixsage.study.spec import Planned
 from mixsage.training import RunFolder, result, train, with_settings
-from mixsage.training.predict import load_model
 from mixsage.training.progress import Progress
 
 
@@ -70,15 +63,5 @@ def failure_of(run: Planned, error: str) -> Record:
 
 def _evaluation(run: Planned, path: Path) -> dict[str, float]:
     """Accuracy, calibration and robustness of the final weights on the test split; the noise is the same for all runs."""
-    device = "cuda" if run.config.hardware.device in {"auto", "cuda"} and torch.cuda.is_available() else "cpu"
-    model, description = load_model(path, device)
-    dataset = data.load(
-        run.config.data.data,
-        folder=run.config.data.data_dir,
-        image_size=run.config.data.image_size,
-        skip_corrupt=run.config.data.skip_corrupt,
-    )
-    if dataset.test is None:
-        return {}
-    network = Normalised(model, mean=description["mean"], std=description["std"])
-    return evaluate(network, Pixels(dataset.test, dataset, device), generator=generator(0, "noise"))
+    device = device_for(run.config.hardware.device)
+    return judge(Subject(target=str(path), data_dir=run.config.data.data_dir, device=device))

@@ -47,7 +47,9 @@ def run_study(spec: Path, out: Path, *, jobs: int = 1, ray: str | None = None, r
     done = {record.run for record in records.latest(records.read(file))} if file.exists() else set()
     finished = {record.run for record in records.latest(records.read(file)) if record.status == "ok"} if file.exists() else set()
     waiting = [run for run in study.runs if run.name not in finished]
-    say(f"{study.name}: {len(study.runs)} runs, {len(study.runs) - len(waiting)} done, {len(waiting)} to go" + _again(waiting, done))
+    say(
+        f"{study.name}: {len(study.runs)} runs, {len(study.runs) - len(waiting)} done, {len(waiting)} to go" + _again(waiting, done)
+    )
     failed = []
     began = time.monotonic()
     for number, record in enumerate(_records(study, waiting, spec, out, jobs, ray, retries), start=1):

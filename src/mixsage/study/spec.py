@@ -1,21 +1,21 @@
 """A study as a TOML file, and the runs that it stands for.
 
-    recipe = "../recipes/small/cifar10-5k.toml"   # what all runs share; a path beside the study's own
-    seeds = [0, 1, 2]
-    baseline = "no mixing"                         # what the statistics compare with
-    cores = 1                                      # that a run asks for, and gpus = 1
+recipe = "../recipes/small/cifar10-5k.toml"   # what all runs share; a path beside the study's own
+seeds = [0, 1, 2]
+baseline = "no mixing"                         # what the statistics compare with
+cores = 1                                      # that a run asks for, and gpus = 1
 
-    [settings]                                     # of all runs, over the recipe
-    eval_every = 60
+[settings]                                     # of all runs, over the recipe
+eval_every = 60
 
-    [grid]                                         # every combination
-    method = ["clean", "mixup", "sage"]
+[grid]                                         # every combination
+method = ["clean", "mixup", "sage"]
 
-    [[arms]]                                       # and single ones, with names, settings and seeds of their own
-    name = "no mixing, twice the steps"
-    epochs = 120
-    method = "clean"
-    seeds = [0, 1, 2, 3, 4]
+[[arms]]                                       # and single ones, with names, settings and seeds of their own
+name = "no mixing, twice the steps"
+epochs = 120
+method = "clean"
+seeds = [0, 1, 2, 3, 4]
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from mixsage.errors import unknown_name
 from mixsage.training.config import Config, read_recipe, settings_of, with_settings
 
 _KEYS = frozenset({"recipe", "seeds", "baseline", "cores", "gpus", "settings", "grid", "arms"})
-_INCIDENTAL = frozenset({"out", "seed", "loggers", "data_dir", "workers", "resident", "device", "checkpoint_epochs", "checkpoint_steps"})
+_INCIDENTAL = frozenset(
+    {"out", "seed", "loggers", "data_dir", "workers", "resident", "device", "checkpoint_epochs", "checkpoint_steps"}
+)
 """Settings that do not belong to what is compared."""
 
 
@@ -87,7 +89,9 @@ def read_study(path: Path) -> Study:
         raise ValueError(f"the study {path}: {unknown_name('baseline', baseline, {run.arm for run in runs})}")
     order = {id(run): position for position, run in enumerate(runs)}
     runs.sort(key=lambda run: (run.seed, order[id(run)]))
-    return Study(name=path.stem, runs=tuple(runs), baseline=baseline, cores=int(table.get("cores", 1)), gpus=float(table.get("gpus", 0)))
+    return Study(
+        name=path.stem, runs=tuple(runs), baseline=baseline, cores=int(table.get("cores", 1)), gpus=float(table.get("gpus", 0))
+    )
 
 
 def _grid(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -113,7 +117,9 @@ def _runs(base: Config, arm: Mapping[str, Any], seeds: Sequence[int]) -> list[Pl
     # The mark is of the settings alone: an arm that is renamed is another arm, one whose settings change is another run.
     mark = hashlib.blake2b(json.dumps(comparable(settings_of(config)), sort_keys=True).encode(), digest_size=4).hexdigest()
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    return [Planned(name=f"{slug}-{mark}-s{seed}", arm=name, seed=seed, config=with_settings(config, {"seed": seed})) for seed in seeds]
+    return [
+        Planned(name=f"{slug}-{mark}-s{seed}", arm=name, seed=seed, config=with_settings(config, {"seed": seed})) for seed in seeds
+    ]
 
 
 def comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
