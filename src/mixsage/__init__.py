@@ -13,14 +13,18 @@ A method (`SAGE`, `Mixup`, …) is a frozen value of settings that draws a `MixP
 """
 
 from mixsage import data, hidden, loss, models, plan, rearrange, saliency, sampling, warp
+from mixsage.finegrained import FineGrained
 from mixsage.host import DDPHost, Host, ScalerHost
 from mixsage.loss import binary_cross_entropy, cross_entropy
 from mixsage.methods import CleanPass, Mixer, available, get
 from mixsage.methods.clean import Clean
+from mixsage.methods.comixup import CoMixup
 from mixsage.methods.cutmix import CutMix
 from mixsage.methods.manifold import ManifoldMixup
 from mixsage.methods.mixup import Mixup
+from mixsage.methods.puzzlemix import PuzzleMix
 from mixsage.methods.sage import SAGE
+from mixsage.methods.saliencymix import SaliencyMix
 from mixsage.plan import Blocks, Boxes, MixPlan, Shift
 from mixsage.rearrange import Full, Guided, NoShift, Paste, Sampled
 from mixsage.saliency import InputGradient, Uniform
@@ -34,8 +38,10 @@ __all__ = [
     "Boxes",
     "Clean",
     "CleanPass",
+    "CoMixup",
     "CutMix",
     "DDPHost",
+    "FineGrained",
     "Full",
     "Guided",
     "Host",
@@ -46,6 +52,8 @@ __all__ = [
     "Mixup",
     "NoShift",
     "Paste",
+    "PuzzleMix",
+    "SaliencyMix",
     "Sampled",
     "ScalerHost",
     "Shift",

@@ -46,6 +46,14 @@ def beta(concentration: float, count: int, generator: Generator | None = None) -
     return torch.sigmoid(first - second).to(torch.float32)
 
 
+def dirichlet(concentration: float, member: Tensor, generator: Generator | None = None) -> Tensor:
+    """[n, m] shares from symmetric Dirichlet distributions over the members [n, m] bool of each row; others get 0."""
+    # From logarithms, as above: a small concentration gives one share near 1 instead of 0/0.
+    gamma = torch._standard_gamma(torch.full(member.shape, concentration + 1, dtype=torch.float64), generator=generator)
+    boost = torch.log1p(-torch.rand(member.shape, dtype=torch.float64, generator=generator)) / concentration
+    return (gamma.log() + boost).masked_fill(~member, -torch.inf).softmax(dim=1).to(torch.float32)
+
+
 def box_sides(area: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     """Whole numbers of rows and columns of boxes that cover a share ``area`` of the picture and have its aspect."""
     side = area.clamp(0, 1).sqrt()

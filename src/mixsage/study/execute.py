@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from pathlib import Path
 
 from mixsage.evaluation.judge import Subject, device_for, judge
@@ -42,7 +42,7 @@ def record_of(run: Planned, folder: RunFolder) -> Record:
         versions=description["versions"],
         machine=description["machine"],
         commit=description["commit"],
-        finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        finished=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     )
 
 

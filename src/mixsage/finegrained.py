@@ -1,0 +1,89 @@
+"""Fine-grained static saliency (Montabone & Soto, 2010) as OpenCV's contributed module computes it, for a batch of images at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mixsage.colours import check_statistics, colours
+from mixsage.saliency import Saliency
+
+_REACHES = (12, 24, 48, 28, 56, 112)
+"""How far the surroundings reach that a pixel is compared with."""
+_LUMA = (9798, 19235, 3735)
+"""Red, green and blue in grey, in 1/32768."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineGrained(Saliency):
+    """How much brighter or darker a pixel is than its surroundings, at six sizes of these: no model and no gradient is needed.
+
+    Example:
+        >>> FineGrained()(torch.rand(2, 3, 32, 32), None).shape
+        torch.Size([2, 32, 32])
+    """
+
+    mean: tuple[float, ...] | None = None
+    """Mean that the images were normalised with, a value a channel; None takes them as colours from 0 to 1."""
+    std: tuple[float, ...] | None = None
+    """Standard deviation that the images were normalised with."""
+    needs_gradient: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_statistics(self.mean, self.std)
+
+    def __call__(self, images: Tensor, gradient: Tensor | None) -> Tensor:
+        """Maps [B, H, W] in steps of 1/255. Three channels are red, green and blue; of any other number the mean is taken."""
+        brightness = _blurred(_blurred(_grey(colours(images, self.mean, self.std))))
+        brighter, darker = torch.zeros_like(brightness), torch.zeros_like(brightness)
+        summed = functional.pad(brightness.int().cumsum(1, dtype=torch.int32).cumsum(2, dtype=torch.int32), (1, 0, 1, 0))
+        for reach in _REACHES:
+            difference = brightness - _surroundings(brightness, summed, reach)
+            brighter += difference.clamp_min(0).floor_()
+            darker += difference.neg_().clamp_min_(0).floor_()
+        # OpenCV adds the two as bytes, where a sum above 255 starts again at 0.
+        return (_stretched(brighter) + _stretched(darker)).clamp_max_(255).div_(255)
+
+
+def _grey(pixels: Tensor) -> Tensor:
+    """[B, H, W] whole numbers from 0 to 255."""
+    levels = (pixels * 255).round_()
+    if levels.shape[1] != 3:
+        return levels.mean(dim=1).round_()
+    red, green, blue = levels.unbind(1)
+    # All sums are below 2²⁴, so that float32 holds them exactly.
+    return ((red * _LUMA[0] + green * _LUMA[1] + blue * _LUMA[2] + 16384) / 32768).floor_()
+
+
+def _blurred(levels: Tensor) -> Tensor:
+    """A 3×3 binomial blur with reflected borders, rounded to whole numbers."""
+    sums = levels
+    for axis in (1, 2):
+        size = levels.shape[axis]
+        place = torch.arange(size, device=levels.device)
+        before, after = (place - 1).abs().clamp_max(size - 1), (size - 1 - (size - 2 - place).abs()).clamp_min(0)
+        sums = sums.index_select(axis, before) + 2 * sums + sums.index_select(axis, after)
+    return ((sums + 8) / 16).floor_()
+
+
+def _surroundings(levels: Tensor, summed: Tensor, reach: int) -> Tensor:
+    """Mean of the square around each pixel, the pixel itself left out; the square ends at the border."""
+    sums, counts = summed, []
+    for axis in (1, 2):
+        size = levels.shape[axis]
+        place = torch.arange(size, device=levels.device) + 1
+        low, high = (place - reach).clamp_min(0), (place + reach).clamp_max(size)
+        # Sums may wrap around in int32 in pictures of many millions of pixels; their differences are right all the same.
+        sums = sums.index_select(axis, high) - sums.index_select(axis, low)
+        counts.append(high - low)
+    others = (counts[0][:, None] * counts[1] - 1).clamp_min(1)
+    return (sums - levels) / others
+
+
+def _stretched(values: Tensor) -> Tensor:
+    """Each map stretched so that its peak is 255, in whole numbers."""
+    return (values * 255 / values.amax(dim=(1, 2), keepdim=True).clamp_min(1)).floor_()
