@@ -21,7 +21,9 @@ def colours(images: Tensor, mean: Sequence[float] | None = None, std: Sequence[f
     if mean is not None and std is not None:
         channels = images.shape[1]
         if not len(mean) == len(std) == channels:
-            raise ValueError(f"mean and std have {len(mean)} and {len(std)} values, the images {channels} channels; give one of each a channel")
+            raise ValueError(
+                f"mean and std have {len(mean)} and {len(std)} values, the images {channels} channels; give one of each a channel"
+            )
         scale, shift = (torch.tensor(values).view(-1, 1, 1).to(images.device, non_blocking=True) for values in (std, mean))
         pixels = torch.addcmul(shift, pixels, scale)
     return pixels.nan_to_num(nan=0.0, posinf=1.0, neginf=0.0).clamp_(0, 1)
@@ -30,7 +32,9 @@ def colours(images: Tensor, mean: Sequence[float] | None = None, std: Sequence[f
 def check_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
     """Mean and std belong together: both or neither, finite, std positive."""
     if (mean is None) != (std is None):
-        raise ValueError(f"mean and std belong together, got mean={mean}, std={std}; give both, as the loader normalised with them, or neither")
+        raise ValueError(
+            f"mean and std belong together, got mean={mean}, std={std}; give both, as the loader normalised with them, or neither"
+        )
     if mean is None or std is None:
         return
     if len(mean) != len(std) or not all(map(math.isfinite, mean)) or not all(0 < value < math.inf for value in std):

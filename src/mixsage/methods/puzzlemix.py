@@ -62,8 +62,11 @@ class PuzzleMix(Mixer):
             check_range(name, getattr(self, name), 0, 1e6)
         check_range("data_smoothness", self.data_smoothness, 0, 1)
         check_range("levels", self.levels, 2, 16)
-        for name, sizes in (("grids", self.grids), ("colour_block", (self.colour_block,)), ("moved_block", (self.moved_block or 1,))):
-            if not sizes or min(sizes) < 1:
+        if not self.grids:
+            raise ValueError("grids must name at least one number of blocks, for example grids=(2, 4, 8, 16)")
+        moved = () if self.moved_block is None else (self.moved_block,)
+        for name, sizes in {"grids": self.grids, "colour_block": (self.colour_block,), "moved_block": moved}.items():
+            if min(sizes, default=1) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         check_statistics(self.mean, self.std)
 

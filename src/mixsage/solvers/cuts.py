@@ -22,5 +22,5 @@ def best_levels(problem: LevelProblem) -> Tensor:
         tensor([[[0, 0],
                  [1, 1]]])
     """
-    engine = frontier if problem.levels**problem.side <= MOST_STATES else messages
-    return engine.solve(problem)
+    exact = problem.levels**problem.side <= MOST_STATES
+    return frontier.solve(problem) if exact else messages.solve(problem)

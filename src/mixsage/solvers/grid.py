@@ -27,9 +27,10 @@ class LevelProblem:
         if self.unary.ndim != 4 or self.unary.shape[1] != self.unary.shape[2]:
             raise ValueError(f"unary must be [B, n, n, L], got {list(self.unary.shape)}")
         batch, side = self.unary.shape[:2]
-        expected = (batch, side - 1, side), (batch, side, side - 1)
-        if (self.down.shape, self.across.shape) != expected:
-            raise ValueError(f"down and across must be {list(expected[0])} and {list(expected[1])}, got {list(self.down.shape)} and {list(self.across.shape)}")
+        expected = [batch, side - 1, side], [batch, side, side - 1]
+        found = list(self.down.shape), list(self.across.shape)
+        if found != expected:
+            raise ValueError(f"down and across must be {expected[0]} and {expected[1]}, got {found[0]} and {found[1]}")
 
     @property
     def side(self) -> int:

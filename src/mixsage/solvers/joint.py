@@ -68,7 +68,7 @@ def solve(problem: JointProblem, labels: Tensor, iterations: int, apart: float) 
         iterations: how often every output is chosen anew. From the second on, half of each of two inputs may be chosen.
         apart: cost, in the last iteration, of the inputs that outputs with the same inputs are pulled away from.
     """
-    parts, starts, count, blocks = labels.shape
+    parts, starts, count = labels.shape[:3]
     state = _State.of(problem.repeat(starts), labels.flatten(0, 1))
     for iteration in range(iterations):
         last = iteration == iterations - 1
@@ -152,8 +152,10 @@ class _Grid:
         self.colours = [(row + column) % 2 == colour for colour in (0, 1)]
 
     def choose(self, cost: Tensor, menu: Tensor, now: Tensor) -> Tensor:
-        """Shares [P, n·n, m] from a menu [P, L, m] of costs [P, n·n, L]; starts are the cheapest choice of each block, the cheapest for all blocks, and
-        what there is ``now`` [P, n·n, m]."""
+        """Shares [P, n·n, m] chosen from a menu [P, L, m] at costs [P, n·n, L].
+
+        Starts are the cheapest of each block, the cheapest for all blocks together, and what there is ``now`` [P, n·n, m].
+        """
         likeness = menu @ menu.transpose(1, 2)
         size = torch.diagonal(likeness, dim1=1, dim2=2)
         # A border costs half the squared distance of the shares on its sides: |a|²/2 + |b|²/2 - a·b.

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
 from torch.nn import functional
 
 from mixsage.solvers.grid import LevelProblem, squared_differences
@@ -135,6 +135,20 @@ class _Best:
         return (_straight(self.shares) * (problem.levels - 1)).round().long().movedim(-1, 0)
 
 
+class _Step(NamedTuple):
+    """What is read and written on one diagonal."""
+
+    base: Tensor
+    opposed: Tensor
+    price: Tensor
+    differences: Tensor
+    arriving: tuple[Tensor, Tensor]
+    weights: tuple[Tensor, Tensor]
+    neighbours: tuple[Tensor, Tensor]
+    messages: Tensor
+    shares: Tensor
+
+
 class _Sweeper:
     """A sweep over one grid in one direction, its views cut once: small steps would spend more time on slicing than on sums."""
 
@@ -154,22 +168,19 @@ class _Sweeper:
         self.shares = unary.new_zeros(count, side + 1, batch)
         self.steps = [self._cut(k, max(0, k - side + 1), min(side, k + 1)) for k in range(count)]
 
-    def _cut(self, k: int, low: int, high: int) -> tuple[Tensor, ...]:
+    def _cut(self, k: int, low: int, high: int) -> _Step:
         here, shifted = slice(low, high), slice(low + 1, high + 1)
-        p = max(k - 1, 0)
-        return (
-            self.base[k, :, here],
-            self.messages[p, 0, :, shifted],
-            self.messages[p, 1, :, here],
-            self.opposed[k, :, :, here],
-            self.price[k, :, :, :, here],
-            self.messages[k, :, :, shifted],
-            self.behind[k, 0, here],
-            self.behind[k, 1, here],
-            self.shares[p, shifted],
-            self.shares[p, here],
-            self.differences[k, :, here],
-            self.shares[k, shifted],
+        before = max(k - 1, 0)
+        return _Step(
+            base=self.base[k, :, here],
+            opposed=self.opposed[k, :, :, here],
+            price=self.price[k, :, :, :, here],
+            differences=self.differences[k, :, here],
+            arriving=(self.messages[before, 0, :, shifted], self.messages[before, 1, :, here]),
+            weights=(self.behind[k, 0, here], self.behind[k, 1, here]),
+            neighbours=(self.shares[before, shifted], self.shares[before, here]),
+            messages=self.messages[k, :, :, shifted],
+            shares=self.shares[k, shifted],
         )
 
     def run(self, facing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -177,22 +188,22 @@ class _Sweeper:
 
         Returns the messages at the places where they arrive, the chosen shares [2n - 1, n, B], and the bound [B].
         """
-        levels = self.price.shape[2]
         torch.add(self.grid.unary, facing.sum(dim=1), out=self.base)
         torch.neg(facing, out=self.opposed)
         torch.add(self.base[:, 1:] - self.base[:, :-1], self.slope, out=self.differences)
-        back = -2 / (levels - 1)
-        for k, (base, left, up, opposed, price, out, left_weight, up_weight, left_share, up_share, differences, chosen) in enumerate(self.steps):
-            total = base
+        top = self.price.shape[2] - 1
+        for k, step in enumerate(self.steps):
+            total, differences = step.base, step.differences
             if k:
-                total = base + left
-                total += up
-                pull = left_weight * left_share
-                pull.addcmul_(up_weight, up_share)
-                differences = differences.add(pull, alpha=back)
-            torch.div((differences < 0).sum(dim=0), levels - 1, out=chosen)
-            sent = torch.add(opposed, total, alpha=0.5)
-            _lowest((sent[:, :, None] + price).unbind(1), out)
+                total = total + step.arriving[0]
+                total += step.arriving[1]
+                pull = step.weights[0] * step.neighbours[0]
+                pull.addcmul_(step.weights[1], step.neighbours[1])
+                differences = differences.add(pull, alpha=-2 / top)
+            # The level is the number of steps up that pay.
+            torch.div((differences < 0).sum(dim=0), top, out=step.shares)
+            sent = torch.add(step.opposed, total, alpha=0.5)
+            _lowest((sent[:, :, None] + step.price).unbind(1), step.messages)
         return self._received()
 
     def _received(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -83,8 +83,9 @@ def _colour_steps(colours: Tensor, partners: Tensor, parts: int, axis: int) -> d
 
     def step(first: Tensor, second: Tensor) -> Tensor:
         difference = (first - second).abs().mean(dim=1)
-        along = 3 - axis
-        return difference.unflatten(along, (sides // parts, parts)).mean(dim=along + 1)
+        if axis == 1:
+            return difference.view(*difference.shape[:2], sides // parts, parts).mean(dim=3)
+        return difference.view(len(difference), sides // parts, parts, -1).mean(dim=2)
 
     own = step(before, after)
     return {

@@ -79,9 +79,7 @@ def _claims(claimants: Tensor, free: Tensor, saliency: Tensor, price: Tensor, mo
     return image * places + place, least
 
 
-def _settle(
-    claimants: Tensor, place: Tensor, cost: Tensor, price: Tensor, owner: Tensor, free: Tensor, on_host: bool
-) -> Tensor:
+def _settle(claimants: Tensor, place: Tensor, cost: Tensor, price: Tensor, owner: Tensor, free: Tensor, on_host: bool) -> Tensor:
     """Each place takes the cheapest of its claimants, written into ``price``, ``owner`` and ``free``; who may claim next."""
     nobody = len(owner) - 1
     price = price.view(-1)
