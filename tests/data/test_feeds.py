@@ -11,8 +11,11 @@ import torch
 from mixsage.data import DataError, DataSet, Images, ResidentFeed, StreamedFeed, feed, generator
 from mixsage.data.resident import Crops, crop, draw_crops
 
-# On a machine with one core, torch advises against two workers.
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+# On a machine with one core, torch advises against two workers; from 3.12 on, Python against forking beside the threads of torch.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
 
 CLASSES, MEAN, STD = ("a", "b", "c"), (0.3, 0.4, 0.5), (0.2, 0.3, 0.25)
 

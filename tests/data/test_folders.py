@@ -14,7 +14,10 @@ pytest.importorskip("PIL")
 from mixsage.data import CorruptImage, DataError, feed, load
 from mixsage.data.collect import shape_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
 
 
 def batches_of(data, images=None, **options):
@@ -238,10 +241,12 @@ def test_streamed_images_are_the_same_from_any_worker_and_any_start(tmp_path):
         )
 
 
-def test_readers_travel_to_workers_that_are_started_afresh(tmp_path):
+def test_images_travel_to_workers_that_are_started_afresh(tmp_path):
+    """Where workers are not forked, what they read is sent to them."""
     data = load(str(class_folders(tmp_path, {"a": 1, "b": 1}, 100, 130)))
-    again = pickle.loads(pickle.dumps(data.train.reader))  # noqa: S301  # our own bytes
-    assert torch.equal(again(1), data.train.read(1))
+    for images in (data.train, load(str(tmp_path), skip_corrupt=True).train):
+        again = pickle.loads(pickle.dumps(images))  # noqa: S301  # our own bytes
+        assert torch.equal(again.read(1), data.train.read(1))
 
 
 def test_small_images_are_scaled_once(tmp_path):

@@ -16,7 +16,10 @@ from torchvision.transforms.v2.functional import to_pil_image
 from mixsage.data import CorruptImage, DataError, feed, load
 from mixsage.data.hub import Address
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
 IMAGES = datasets.Image()
 LABELS = datasets.ClassLabel(names=["cat", "dog"])
 
