@@ -123,8 +123,12 @@ def _runs(base: Config, arm: Mapping[str, Any], seeds: Sequence[int]) -> list[Pl
 
 
 def comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that determine what a run is, without where and with what comfort it is made."""
-    return {key: value for key, value in settings.items() if key not in _INCIDENTAL}
+    """The settings that determine what a run is, without where and with what comfort it is made.
+
+    Defaults are left out, so that a setting that is added later does not turn every run into another one.
+    """
+    defaults = settings_of(Config())
+    return {key: value for key, value in settings.items() if key not in _INCIDENTAL and value != defaults[key]}
 
 
 def _seeds(value: object) -> list[int]:
