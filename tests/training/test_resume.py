@@ -141,7 +141,7 @@ def test_a_resumed_run_says_where_it_continues_and_what_has_changed(tmp_path, ca
     from mixsage.training.progress import Lines
 
     with pytest.raises(
-        mixsage.training.Interrupted, match="after step 8, saved as .*step-000000008.ckpt\ncontinue with: mixsage train --resume"
+        mixsage.training.Interrupted, match=r"after step 8, saved as .*step-000000008.ckpt\ncontinue with: mixsage train --resume"
     ):
         train(configured(tmp_path), progress=Stop(8))
     plain = mixsage.training.runs.provenance()

@@ -1,0 +1,92 @@
+"""Commands in processes of their own that start in milliseconds: forks of one that has imported everything, and that a test may kill."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class Forge:
+    """Talks to the process that forks."""
+
+    def __init__(self, process):
+        self.process = process
+
+    def start(self, arguments, output):
+        """Begin `mixsage ARGUMENTS` and give its process id; what it says goes into the file ``output``."""
+        return self._ask({"arguments": list(map(str, arguments)), "output": str(output)})
+
+    def wait(self, pid):
+        """Its exit status; minus the signal that it died of."""
+        return self._ask({"wait": pid})
+
+    def run(self, arguments, output):
+        """Begin it, and wait."""
+        return self.wait(self.start(arguments, output))
+
+    def _ask(self, question):
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
+@contextmanager
+def forge():
+    """A process that forks, for as long as the context lasts."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, __file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            yield Forge(process)
+        finally:
+            process.stdin.close()
+
+
+def serve():
+    """Fork for every question; what a process imports before it forks must start no threads."""
+    from mixsage import cli
+
+    cli._import_fabric()
+    import tensorboard.compat
+    import torchvision.utils
+    import tyro
+
+    import mixsage.training
+
+    imported = (tensorboard.compat, torchvision.utils, tyro, mixsage.training)
+    assert len(imported) == 4
+    for line in sys.stdin:
+        question = json.loads(line)
+        if "wait" in question:
+            answer = os.waitstatus_to_exitcode(os.waitpid(question["wait"], 0)[1])
+        else:
+            answer = os.fork()
+            if not answer:
+                become(cli, question["arguments"], Path(question["output"]))
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def become(cli, arguments, output):
+    """The command, in this fork."""
+    status = 1
+    try:
+        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        sys.argv[1:] = arguments
+        status = cli.main(arguments)
+    except SystemExit as end:
+        status = int(end.code or 0)
+    except BaseException:  # noqa: BLE001  # it ends here: the fork must not go on as the process that forks
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    serve()
