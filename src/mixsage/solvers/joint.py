@@ -118,9 +118,13 @@ def _with_halves(single: Tensor, use: Tensor) -> tuple[Tensor, Tensor]:
     """All inputs [P, m, m], then half and half [P, 3, m] of the three that are used most; and what each costs extra, [P, m + 3]."""
     amount, most = use.topk(3)
     parents = functional.one_hot(most, use.shape[1]).to(use.dtype)
-    first, second = parents[:, [0, 0, 1]], parents[:, [1, 2, 2]]
+    # Stacked from slices: a list of indices would be moved to the device, and wait for it.
+    first, second = (
+        torch.stack([parents[:, 0], parents[:, 0], parents[:, 1]], 1),
+        torch.stack([parents[:, 1], parents[:, 2], parents[:, 2]], 1),
+    )
     # A half of something that is not used is no choice.
-    surcharge = torch.where(amount[:, [1, 2, 2]] > 0, -HALF_BONUS, FORBIDDEN)
+    surcharge = torch.where(torch.stack([amount[:, 1], amount[:, 2], amount[:, 2]], 1) > 0, -HALF_BONUS, FORBIDDEN)
     return torch.cat([single, (first + second) / 2], dim=1), functional.pad(surcharge, (use.shape[1], 0))
 
 

@@ -89,8 +89,8 @@ def _settle(claimants: Tensor, place: Tensor, cost: Tensor, price: Tensor, owner
     winner = torch.full_like(owner, nobody).scatter_reduce_(0, place, torch.where(cheapest, claimants, nobody), "amin")
     taken = winner != nobody
     released = torch.where(taken, owner, nobody)
-    free[winner] = False
-    free[released] = True
+    # index_fill_ takes its value along with the launch; an assignment would move it to the device, and wait.
+    free.index_fill_(0, winner, False).index_fill_(0, released, True)
     owner.copy_(torch.where(taken, winner, owner))
     if not on_host:
         return claimants
