@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from mixsage.reports.figures.style import FAINT, IMAGE, INK, LINE, OTHERS, PARTNER, new_figure
@@ -70,8 +71,9 @@ def training_curves(curves: Sequence[Curve], *, y: str, title: str | None = None
     """Means over runs, a line an arm with its name at its end, and the range of its runs as a pale band."""
     if not curves:
         raise ValueError("there are no curves to show")
-    figure = new_figure(5.8, 4.1)
-    axes = figure.add_axes((0.11, 0.14, 0.6, 0.74))
+    names = 0.35 + 0.072 * max(len(curve.arm) for curve in curves)
+    figure = new_figure(4.3 + names, 4.1)
+    axes = figure.add_axes((0.65 / (4.3 + names), 0.14, 3.6 / (4.3 + names), 0.74))
     ends = []
     for number, curve in enumerate(curves):
         values = np.atleast_2d(np.asarray(curve.values, dtype=np.float64))
@@ -134,6 +136,8 @@ def _name(figure: Figure, axes: Axes, points: Sequence[Point], strong: str | Non
             weight="bold" if point.arm == strong else "normal",
             ha="left",
             va="bottom",
+            path_effects=[withStroke(linewidth=2.5, foreground="white")],
+            zorder=4,
         )
         box = text.get_window_extent(renderer)
         wide, high = box.width, box.height
@@ -141,14 +145,14 @@ def _name(figure: Figure, axes: Axes, points: Sequence[Point], strong: str | Non
             (dx, dy)
             for far in (1.0, 2.2, 3.6)
             for dx, dy in (
-                (reach * far, -high / 2),
-                (-wide - reach * far, -high / 2),
-                (-wide / 2, reach * far),
-                (-wide / 2, -high - reach * far),
                 (reach * far * 0.7, reach * far * 0.7),
                 (-wide - reach * far * 0.7, reach * far * 0.7),
                 (reach * far * 0.7, -high - reach * far * 0.7),
                 (-wide - reach * far * 0.7, -high - reach * far * 0.7),
+                (reach * far, -high / 2),
+                (-wide - reach * far, -high / 2),
+                (-wide / 2, reach * far),
+                (-wide / 2, -high - reach * far),
             )
         ]
         others = [box for k, box in enumerate(taken) if k != number]
