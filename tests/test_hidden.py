@@ -1,6 +1,5 @@
 """Mixing a hidden layer: in whose models it finds stages, what it hooks and for how long, and which layers it refuses."""
 
-import logging
 from contextlib import nullcontext
 
 import pytest
@@ -10,8 +9,8 @@ from torch.utils.checkpoint import checkpoint
 
 import mixsage
 from helpers import assert_same_plan, seeded, small_model
-from mixsage import ManifoldMixup, accumulate, hidden, models
-from mixsage.hidden import find_stages, layers_of, mixed_at
+from mixsage import ManifoldMixup, accumulate, models
+from mixsage.hidden import find_stages, mixed_at
 from plain_passes import Tokens, assert_gradients, gradients, plain_passes, precise
 
 
@@ -293,96 +292,6 @@ def test_a_layer_that_cannot_be_mixed_is_refused_before_any_gradient(layer, erro
 def test_layers_are_a_tuple_of_names(layers):
     with pytest.raises(ValueError, match="layers must name at least one layer in a tuple"):
         ManifoldMixup(layers=layers)
-
-
-# ----------------------------------------------------------------------------------------------------------------- wrapped models
-
-
-def test_names_are_those_of_the_model_whatever_wraps_it():
-    model = small_model()
-    compiled = torch.compile(model, backend="eager")
-    names = layers_of(model).keys()
-    assert layers_of(compiled).keys() == names
-    assert layers_of(nn.DataParallel(model)).keys() == names
-    assert find_stages(compiled) == ["stage1", "stage2"]
-    model.stage1 = torch.compile(model.stage1, backend="eager")
-    assert layers_of(model).keys() == names
-    assert find_stages(model) == ["stage1", "stage2"]
-
-
-@pytest.fixture
-def warnings_once(caplog):
-    """The library's log, with what is said once a process forgotten."""
-    hidden._say_uncompiled.cache_clear()
-    caplog.set_level(logging.WARNING, logger="mixsage")
-    return caplog
-
-
-def compiled_whole(model):
-    return torch.compile(model, backend="eager")
-
-
-def compiled_in_place(model):
-    model.compile(backend="eager")
-    return model
-
-
-def compiled_in_part(model):
-    model.stage1 = torch.compile(model.stage1, backend="eager")
-    return model
-
-
-# torch's compiler looks at `.grad` of a hidden value when it starts in the middle of a model, and hides the warning only where it is printed.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-@pytest.mark.parametrize("how", [compiled_whole, compiled_in_place, compiled_in_part])
-@pytest.mark.parametrize("warm", [False, True], ids=["fresh", "called before"])
-def test_a_compiled_model_is_mixed_as_the_original(how, warm, warnings_once):
-    images, labels = batch(dtype=torch.float64)
-    model, alone = small_model().double(), small_model().double()
-    run = how(model)
-    if warm:
-        accumulate(mixsage.Mixup(), run, images, labels, criterion=precise)
-        model.zero_grad()
-    steps = [
-        accumulate(ManifoldMixup(layers=("stage1",)), run, images, labels, criterion=precise, generator=seeded(3)) for _ in "ab"
-    ]
-    assert [record.name for record in warnings_once.records] == ["mixsage"]
-    assert "runs the model uncompiled for that pass" in warnings_once.text
-    # BatchNorm normalises by the batch: two steps leave twice the gradient.
-    expected = plain_passes(alone, images, labels, steps[0].plan, precise).mixed
-    names = dict(model.named_parameters())
-    assert_gradients(model, {name: 2 * tensor for name, tensor in zip(names, expected.values(), strict=True)})
-    assert hooked(model) == []
-
-
-def test_a_compiled_model_is_compiled_again_after_a_hidden_step():
-    calls = []
-
-    def backend(graph, _inputs):
-        def run(*inputs):
-            calls.append("compiled")
-            return graph.forward(*inputs)
-
-        return run
-
-    model, (images, labels) = torch.compile(small_model(), backend=backend), batch()
-    for mixer, expected in ((mixsage.Mixup(), 1), (ManifoldMixup(layers=("stage1",)), 1), (mixsage.Mixup(), 2)):
-        accumulate(mixer, model, images, labels)
-        assert len(calls) == expected
-
-
-def test_an_uncompiled_model_says_nothing(warnings_once):
-    images, labels = batch()
-    accumulate(ManifoldMixup(layers=("stage1",)), small_model(), images, labels)
-    assert not warnings_once.records
-
-
-def test_a_forward_compiled_by_itself_is_refused_rather_than_left_unmixed():
-    model, (images, labels) = small_model(), batch()
-    model.forward = torch.compile(model.forward, backend="eager")
-    model(images)
-    with pytest.raises(RuntimeError, match=r"did not run in this pass.*compile with model.compile\(\)"):
-        accumulate(ManifoldMixup(layers=("stage1",)), model, images, labels)
 
 
 def test_the_context_by_itself():
