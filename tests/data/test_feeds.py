@@ -423,6 +423,7 @@ except ModuleNotFoundError as error:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("indices", [None, torch.arange(0, 50, 3)])
 def test_the_device_makes_no_difference(indices):
     dataset = dataset_of()

@@ -4,6 +4,7 @@ import gc
 import gzip
 import http.server
 import os
+import pickle
 import threading
 import warnings
 import zipfile
@@ -108,6 +109,30 @@ def test_damage_to_cifar10(tmp_path, file, damage):
     expected = "is damaged: its MD5 sum is not the published" if damage == "changed" else "is missing"
     with pytest.raises(DataError, match=rf"{file} {expected}.*put the original in its place, or remove .* downloaded again"):
         load("cifar10", folder=tmp_path)
+
+
+def test_cifar100_in_miniature(tmp_path, monkeypatch):
+    """The published layout with three images, and checksums to go with them."""
+    from torchvision.datasets import CIFAR100
+
+    images = torch.stack([noise(32, 32, seed) for seed in range(3)])
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    contents = {
+        "train": {"data": images.flatten(1).numpy(), "fine_labels": [4, 99, 0], "coarse_labels": [1, 2, 3]},
+        "test": {"data": images[:1].flatten(1).numpy(), "fine_labels": [7], "coarse_labels": [0]},
+        "meta": {"fine_label_names": [f"class {k}" for k in range(100)]},
+    }
+    for file, content in contents.items():
+        (folder / file).write_bytes(pickle.dumps(content))
+    for split in ("train", "test"):
+        monkeypatch.setattr(CIFAR100, f"{split}_list", [[split, calculate_md5(folder / split)]])
+    monkeypatch.setattr(CIFAR100, "meta", CIFAR100.meta | {"md5": calculate_md5(folder / "meta")})
+    data = load("cifar100", folder=tmp_path)
+    assert torch.equal(data.train.pixels, images)
+    assert (data.train.labels.tolist(), data.test.labels.tolist()) == ([4, 99, 0], [7])
+    assert data.classes[99] == "class 99"
+    assert data.mean[0] == pytest.approx(129.3 / 255)
 
 
 # ----------------------------------------------------------------------------------------------------------------- Fashion-MNIST
