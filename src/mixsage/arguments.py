@@ -152,6 +152,38 @@ class StudyStats:
     """Write only JSON to standard output."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Arguments of report."""
+
+    records: Positional[tuple[Path, ...]]
+    """Files of records."""
+    out: Path = Path("report.html")
+    """The page; tables and figures go into a folder of its name beside it."""
+    title: str = "Comparison of mixing methods"
+    """Heading of the page."""
+    baseline: str | None = None
+    """The arm that the others are compared with; no mixing if left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """Arguments of preview."""
+
+    data: str | None = None
+    """Images to look at, as for train; a run's own data if left out."""
+    data_dir: Path | None = None
+    """Where named data lies."""
+    run: Path | None = None
+    """A run whose model looks at the images; a small network is trained for a few seconds if left out."""
+    method: tuple[str, ...] = ("mixup", "cutmix", "sage")
+    """Methods to show, by name or with settings."""
+    out: Path = Path("preview")
+    """Folder of the pictures."""
+    seed: int = 0
+    """Of the choice of images, and of the methods' choices."""
+
+
 _Arguments = TypeVar("_Arguments")
 
 

@@ -309,10 +309,45 @@ def _study_stats(given: list[str]) -> int:
     return 0
 
 
+# ---------------------------------------------------------------------------------------------------------- report, preview
+
+
+def _report(given: list[str]) -> int:
+    """Records to one page with tables and figures, beside the published numbers.
+
+    mixsage report studies/cifar10-5k/records.jsonl --out report.html
+    """
+    arguments = _arguments()
+    from mixsage.reports.page import report
+    from mixsage.study.records import read_all
+
+    asked = arguments.read(arguments.Report, "report", given)
+    for path in report(read_all(asked.records), asked.out, title=asked.title, baseline=asked.baseline):
+        print(path)
+    return 0
+
+
+def _preview(given: list[str]) -> int:
+    """Draw what methods do to your images, before any long training.
+
+    mixsage preview --data photos --method mixup cutmix sage
+    mixsage preview --run runs/first
+    """
+    arguments = _arguments()
+    from mixsage.evaluation.preview import preview
+
+    asked = arguments.read(arguments.Preview, "preview", given)
+    for path in preview(asked.out, source=asked.data, folder=asked.data_dir, run=asked.run, methods=asked.method, seed=asked.seed):
+        print(path)
+    return 0
+
+
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "evaluate": _evaluate,
     "study": _study,
+    "report": _report,
+    "preview": _preview,
     "predict": _predict,
     "export": _export,
     "methods": _methods,
