@@ -63,7 +63,7 @@ def judge(
     loader = Pixels(images, dataset, subject.device, subject.batch_size)
     if shots:
         vectors = features(model, loader)
-        found = {}
+        found: dict[str, float] = {}
         for count in shots:
             one = prototype_accuracy(
                 vectors, ways=ways, shots=count, tasks=tasks, generator=generator(subject.seed, "tasks", count)

@@ -44,7 +44,8 @@ def preview(
         seed: of the choice of images, and of the methods' own choices.
     """
     network, description = (None, None) if run is None else predict.load_model(run)
-    source = source or (description and description["settings"]["data"])
+    if source is None and description is not None:
+        source = str(description["settings"]["data"])
     if source is None:
         raise ValueError("data is missing: name the images to look at with --data, or a run with --run")
     dataset = data.load(source, folder=folder)
@@ -98,8 +99,9 @@ def _choose(dataset: DataSet, seed: int) -> tuple[Tensor, Tensor]:
 
 def _small_network(dataset: DataSet, steps: int, seed: int) -> nn.Module:
     """A network that knows the classes roughly: enough for saliency that means something."""
-    torch.manual_seed(seed)
-    model = build_model("small_convnet", num_classes=len(dataset.classes), channels=dataset.channels)
+    with torch.random.fork_rng(devices=[]):  # the first weights are drawn from torch's own state, which is the caller's
+        torch.default_generator.manual_seed(seed)
+        model = build_model("small_convnet", num_classes=len(dataset.classes), channels=dataset.channels)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     batches = data.feed(dataset.train, None, dataset, batch_size=min(64, len(dataset.train)), train=True, seed=seed, device="cpu")
     done = epoch = 0
