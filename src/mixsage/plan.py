@@ -25,7 +25,7 @@ class Shift:
 
     def to(self, device: torch.device | str) -> Shift:
         """The same shift on another device."""
-        return Shift(self.offsets.to(device, non_blocking=True))
+        return Shift(_moved(self.offsets, device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Blocks:
 
     def to(self, device: torch.device | str) -> Blocks:
         """The same order on another device."""
-        return Blocks(self.order.to(device, non_blocking=True))
+        return Blocks(_moved(self.order, device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class Boxes:
 
     def to(self, device: torch.device | str) -> Boxes:
         """The same boxes on another device."""
-        return replace(self, corners=self.corners.to(device, non_blocking=True))
+        return replace(self, corners=_moved(self.corners, device))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -146,9 +146,9 @@ class MixPlan:
         """The same plan on another device."""
         return replace(
             self,
-            sources=self.sources.to(device, non_blocking=True),
-            masks=self.masks.to(device, non_blocking=True) if isinstance(self.masks, Tensor) else self.masks.to(device),
-            weights=self.weights.to(device, non_blocking=True),
+            sources=_moved(self.sources, device),
+            masks=_moved(self.masks, device) if isinstance(self.masks, Tensor) else self.masks.to(device),
+            weights=_moved(self.weights, device),
             warp=None if self.warp is None else self.warp.to(device),
         )
 
@@ -231,7 +231,7 @@ class MixPlan:
 
     def _mean_masks(self) -> Tensor:
         if isinstance(self.masks, Boxes):
-            return self.masks.weights().to(self.sources.device, non_blocking=True).expand(len(self.sources), -1)
+            return _moved(self.masks.weights(), self.sources.device).expand(len(self.sources), -1)
         return self.masks.mean(dim=(2, 3))
 
     # ------------------------------------------------------------------------------------------------------------------ checks
@@ -291,6 +291,11 @@ class MixPlan:
             raise ValueError(
                 f"the plan was drawn for a grid of {wanted[0]}×{wanted[1]}, the pool has {height}×{width}; draw a plan for this size"
             )
+
+
+def _moved(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Copies to a device wait for nothing; one back to the host must, or its values would be read before they are there."""
+    return tensor.to(device, non_blocking=torch.device(device).type != "cpu")
 
 
 def check_class_indices(labels: Tensor, num_classes: int) -> None:

@@ -54,6 +54,7 @@ def total_saliency(first: Tensor, second: Tensor, shifts: Tensor, *, engine: str
 
 def best_of(first: Tensor, second: Tensor, shifts: Tensor, *, engine: str = "auto", blend: Blend | None = None) -> Found:
     """The best of the given shifts for each pair; the earliest where several keep the same."""
+    shifts = shifts.cpu()
     values, place = total_saliency(first, second, shifts, engine=engine, blend=blend).max(dim=1)
     return Found(shifts.to(place.device, non_blocking=True)[place], values)
 
