@@ -245,6 +245,14 @@ def test_blocks_of_any_side(height, width, n):
         )
 
 
+@pytest.mark.parametrize("sides", [(2, 2), (3, 3), (6, 6), (2, 3), (1, 3), (6, 1), (4, 5)])
+@pytest.mark.parametrize(("height", "width"), [(6, 6), (6, 9), (9, 6)])
+def test_masks_of_any_grid(sides, height, width):
+    plan = MixPlan(sources=torch.tensor([[0, 1], [1, 0]]), masks=shares(seeded(), 2, 2, *sides))
+    pool = rand(2, 3, height, width)
+    torch.testing.assert_close(plan.apply(pool).double(), mixed_by_hand(plan, pool), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("shape", [(POOL,), (POOL, 6), (POOL, 4, 6), (POOL, 2, 4, 6), (POOL, 2, 2, 4, 6)])
 def test_a_blend_fits_features_of_any_rank(shape):
     plan, pool = plan_of("blend"), rand(*shape)
@@ -415,6 +423,21 @@ def test_to_moves_every_tensor(masks, warp):
     assert {tensor.device.type for tensor in tensors_of(elsewhere).values()} == {"meta"}
     assert elsewhere.layer == "stage1"
     assert_same_plan(plan.to("cpu"), plan)
+
+
+@pytest.mark.parametrize(("masks", "warp"), [("pixels", "shift"), ("grid", "blocks"), ("boxes", None)])
+def test_the_way_back_to_the_host_waits(masks, warp, monkeypatch):
+    """A copy from a device that does not wait leaves values that are not there yet; one to a device may go on."""
+    plan, waits = plan_of(masks, warp), []
+    plain = torch.Tensor.to
+    monkeypatch.setattr(
+        torch.Tensor, "to", lambda *args, **options: waits.append(not options.get("non_blocking")) or plain(*args, **options)
+    )
+    plan.to("cpu")
+    assert waits and all(waits)
+    waits.clear()
+    plan.to("meta")
+    assert waits and not any(waits)
 
 
 @pytest.mark.gpu

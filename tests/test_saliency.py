@@ -345,10 +345,10 @@ def test_input_gradient_in_train_mode_sees_the_batch():
     assert not torch.allclose(train, evaluation, rtol=0.01)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's compiler, about torch
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_input_gradient_of_a_compiled_model(mode):
     """Before and after the first call, which compiles; the model trains on afterwards as one that was never asked."""
-    torch._dynamo.reset()
     model, images = small_model(), batch()
     twin = copy.deepcopy(model)
     compiled = torch.compile(model, backend="aot_eager")
