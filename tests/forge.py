@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -14,17 +15,20 @@ class Forge:
     def __init__(self, process):
         self.process = process
 
-    def start(self, arguments, output):
-        """Begin `mixsage ARGUMENTS` and give its process id; what it says goes into the file ``output``."""
-        return self._ask({"arguments": list(map(str, arguments)), "output": str(output)})
+    def start(self, arguments, output, largest=None):
+        """Begin `mixsage ARGUMENTS` and give its process id; what it says goes into the file ``output``.
+
+        With ``largest``, no file can grow beyond so many bytes.
+        """
+        return self._ask({"arguments": list(map(str, arguments)), "output": str(output), "largest": largest})
 
     def wait(self, pid):
         """Its exit status, or minus the signal that it died of; and the seconds that it had a processor."""
         return self._ask({"wait": pid})
 
-    def run(self, arguments, output):
+    def run(self, arguments, output, largest=None):
         """Begin it, and wait."""
-        return self.wait(self.start(arguments, output))
+        return self.wait(self.start(arguments, output, largest))
 
     @staticmethod
     def seconds(pid):
@@ -71,6 +75,8 @@ def serve():
         else:
             answer = os.fork()
             if not answer:
+                if question["largest"] is not None:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (question["largest"],) * 2)
                 become(cli, question["arguments"], Path(question["output"]))
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()

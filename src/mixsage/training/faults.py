@@ -65,9 +65,8 @@ _NEVER = 2**62
 def named(error: Exception, config: Config, folder: RunFolder) -> Exception:
     """The error itself, or a clear one where memory or the disk ran out."""
     if isinstance(error, OSError) and error.errno in _FULL:
-        return DiskFull(
-            f"the disk is full ({error}); {last_good(folder)}; free some space, then: mixsage train --resume {folder.path}"
-        )
+        again = f"mixsage train --resume {folder.path}" if folder.description.exists() else "the same command"
+        return DiskFull(f"the disk is full ({error}); {last_good(folder)}; free some space, then: {again}")
     text = str(error).lower()
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(sign in text for sign in _OUT_OF_MEMORY):
         return OutOfMemory(_out_of_memory(config))

@@ -83,9 +83,9 @@ def weights_of(session: Session) -> dict[str, Any]:
 
 
 def all_finite(session: Session) -> Tensor:
-    """Whether all weights are finite, as a tensor on the device: true where nothing went wrong, also before the loss shows it."""
-    parts = [getattr(p, "_local_tensor", p.detach()).isfinite().all() for p in session.bare.parameters()]
-    return torch.stack(parts).all()
+    """Whether all weights and statistics are finite, as a tensor on the device; the loss may show only later that they are not."""
+    values = (value.detach() for value in [*session.bare.parameters(), *session.bare.buffers()])
+    return torch.stack([getattr(value, "_local_tensor", value).isfinite().all() for value in values]).all()
 
 
 def gathered(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:

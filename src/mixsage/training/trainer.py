@@ -148,7 +148,7 @@ class _Training:
         images = {name: feed.samples for name, feed in session.feeds.items()}
         if description["images"] != images:
             raise ValueError(
-                f"the run began with {_sizes(description['images'])} images, the data now have {_sizes(images)}; "
+                f"the run began with {_sizes(description['images'])} images, the data now have {_sizes(images)} images; "
                 "bring back the data as they were, or begin a new run"
             )
         for change in runs.changes(description, runs.provenance()):
