@@ -94,6 +94,7 @@ def test_soft_labels_of_other_classes(name):
 @pytest.mark.parametrize(
     ("labels", "error", "message"),
     [
+        (LABELS.to("meta"), ValueError, r"labels lie on meta, the images on cpu; move them with labels.to\(images.device\)"),
         (LABELS[:3], ValueError, r"got 4 images and labels \[3\]; every image needs one label"),
         (torch.rand(5, CLASSES), ValueError, r"got 4 images and labels \[5, 5\]; every image needs one label"),
         (torch.tensor(1), ValueError, r"got 4 images and labels \[\]; every image needs one label"),

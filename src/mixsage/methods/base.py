@@ -212,11 +212,13 @@ def without_autocast(images: Tensor) -> Iterator[None]:
 
 
 def check_labels(labels: Tensor, images: Tensor) -> None:
-    """Labels must be one for each image."""
+    """Labels must be one for each image, and lie where the images do."""
     if not isinstance(labels, Tensor):
         raise TypeError(f"labels must be a tensor, class indices [B] or soft labels [B, C]; got {type(labels).__name__}")
     if labels.shape[:1] != images.shape[:1]:
         raise ValueError(f"got {len(images)} images and labels {list(labels.shape)}; every image needs one label")
+    if labels.device != images.device:
+        raise ValueError(f"labels lie on {labels.device}, the images on {images.device}; move them with labels.to(images.device)")
 
 
 def soft_targets(labels: Tensor, num_classes: int) -> Tensor:
