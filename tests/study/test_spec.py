@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from mixsage.study.spec import comparable, read_study
 from mixsage.training import Config, settings_of
 
