@@ -99,16 +99,15 @@ def joint_problem(maps: Tensor, expected: Tensor, parts: Parts, side: int, weigh
 
 
 def inputs_of_outputs(shares: Tensor, parts: Parts) -> tuple[Tensor, Tensor]:
-    """From shares [P, m, n, n, m] the sources [B, K] of each output, itself first and then the most used, and their masks [B, K, n, n]."""
+    """From shares [P, m, n, n, m] the sources [B, m] of each output, itself first and then the most used, and their masks [B, m, n, n].
+
+    Most inputs show nowhere; how many do is known on the device only.
+    """
     masks = parts.spread(shares.movedim(-1, 2))
     size = parts.rows.shape[1]
     own = functional.one_hot(parts.place % size, size)
     amount = masks.sum(dim=(2, 3))
     order = (amount + own * (amount.sum() + 1)).argsort(dim=1, descending=True, stable=True)
-    if masks.device.type == "cpu":
-        # The host may look how many inputs an output has at most; a device would have to be waited for, and keeps all.
-        # Two at least: a plan of one source each is the plan that mixes nothing.
-        order = order[:, : max(2, int(((amount > 0) | (own > 0)).sum(dim=1).max()))]
     sources = parts.rows[parts.place // size].gather(1, order)
     return sources, masks.gather(1, order[:, :, None, None].expand(-1, -1, *masks.shape[2:]))
 

@@ -1,7 +1,8 @@
 """Levels on a grid of blocks: the problem whose solution is a mask.
 
 Every block of an n×n grid takes one of L levels. A level costs what `unary` says; neighbouring blocks cost their weight times
-(i - j)²/(L - 1)². With weights that are not negative this is a minimum cut.
+(i - j)²/(L - 1)². With weights that are not negative this is a minimum cut; with costs that are convex in the level, as those of mixing are,
+a block also finds its best level step by step.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class LevelProblem:
     """A batch of problems of one size."""
 
     unary: Tensor
-    """[B, n, n, L] float32: cost of each level at each block."""
+    """[B, n, n, L] float32: cost of each level at each block, convex in the level."""
     down: Tensor
     """[B, n - 1, n] float32, not negative: weight between a block and the one below it."""
     across: Tensor

@@ -116,8 +116,9 @@ class _State:
 
 def _with_halves(single: Tensor, use: Tensor) -> tuple[Tensor, Tensor]:
     """All inputs [P, m, m], then half and half [P, 3, m] of the three that are used most; and what each costs extra, [P, m + 3]."""
-    amount, most = use.topk(3)
-    parents = functional.one_hot(most, use.shape[1]).to(use.dtype)
+    # A stable sort, as `topk` breaks ties otherwise on each device.
+    amount, most = use.sort(dim=1, descending=True, stable=True)
+    parents = functional.one_hot(most[:, :3], use.shape[1]).to(use.dtype)
     # Stacked from slices: a list of indices would be moved to the device, and wait for it.
     first, second = (
         torch.stack([parents[:, 0], parents[:, 0], parents[:, 1]], 1),

@@ -24,8 +24,10 @@ from mixsage.solvers.lines import improve
 
 SWEEPS = 48
 """Sweeps at most on the host, which stops when all problems are proved; few need that many."""
-SWEEPS_UNSEEN = 24
-"""Sweeps on a device, which would have to be waited for to learn how far it is."""
+SWEEPS_UNSEEN = 16
+"""Sweeps on a device, which would have to be waited for to learn how far it is. A step is a few launches there, and launches are what it costs."""
+LABELLINGS_UNSEEN = 6
+"""How many of them, the last ones, yield a labelling there; without it a step takes half the launches."""
 SHRINK = 0.6
 """On the host, proved problems are laid aside once no more than this share of them is left."""
 TOLERANCE = 2e-6
@@ -34,19 +36,24 @@ TOLERANCE = 2e-6
 
 def solve(problem: LevelProblem) -> Tensor:
     """The best levels [B, n, n] int64 of every problem, or very nearly so."""
-    on_host = problem.unary.device.type == "cpu"
-    levels, proved = sweep(problem, SWEEPS if on_host else SWEEPS_UNSEEN)
-    if not on_host:
-        return improve(problem, levels)
+    if problem.unary.device.type != "cpu":
+        return improve(problem, sweep(problem, SWEEPS_UNSEEN, labellings=LABELLINGS_UNSEEN, watched=False)[0])
+    levels, proved = sweep(problem, SWEEPS, labellings=SWEEPS, watched=True)
     rest = (~proved).nonzero()[:, 0]
     if len(rest):
         levels[rest] = improve(problem.pick(rest), levels[rest])
     return levels
 
 
-def sweep(problem: LevelProblem, sweeps: int) -> tuple[Tensor, Tensor]:
-    """Levels [B, n, n] int64 after that many sweeps, or fewer where the host can see that all are proved; and which are, [B] bool."""
-    on_host = problem.unary.device.type == "cpu"
+def sweep(problem: LevelProblem, sweeps: int, *, labellings: int, watched: bool) -> tuple[Tensor, Tensor]:
+    """Levels [B, n, n] int64 after some sweeps, and for which problems [B] bool they are proved best.
+
+    Args:
+        problem: a batch of problems.
+        sweeps: how many at most.
+        labellings: how many of them, the last ones, yield a labelling.
+        watched: whether to stop where all are proved, and to go on with the others alone; that looks at values, and so waits for a device.
+    """
     grid = _Grid.of(problem)
     best = answer = _Best.none(grid)
     rows = torch.arange(len(problem.unary), device=problem.unary.device)
@@ -54,15 +61,17 @@ def sweep(problem: LevelProblem, sweeps: int) -> tuple[Tensor, Tensor]:
     facing = torch.zeros_like(there.opposed)
     for count in range(sweeps):
         sweeper, turned = (back, True) if count % 2 else (there, False)
-        facing, shares, bound = sweeper.run(facing.flip(0, 3))
-        best = best.better(shares.flip(0, 1) if turned else shares, sweeper.grid.energy(shares), bound)
-        if on_host and turned and count + 1 < sweeps:
+        facing, bound = sweeper.run(facing.flip(0, 3), choose=count >= sweeps - labellings)
+        if count >= sweeps - labellings:
+            shares = sweeper.chosen()
+            best = best.better(shares.flip(0, 1) if turned else shares, sweeper.grid.energy(shares), bound)
+        if watched and turned and count + 1 < sweeps:
             rest = (~best.proved).nonzero()[:, 0]
             # To go on with fewer problems costs about as much as a sweep.
             if len(rest) <= SHRINK * len(rows):
                 answer = answer.put(rows, best)
                 if not len(rest):
-                    return answer.levels(problem), answer.proved
+                    break
                 rows, best, facing, grid = rows[rest], best.pick(rest), facing[..., rest], grid.pick(rest)
                 there, back = _Sweeper(grid), _Sweeper(grid.turn())
     answer = answer.put(rows, best)
@@ -183,36 +192,45 @@ class _Sweeper:
             shares=self.shares[k, shifted],
         )
 
-    def run(self, facing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One sweep. ``facing`` [2n - 1, 2, L, n, B] are the messages that come against it over each block's leaving edges.
+    def run(self, facing: Tensor, *, choose: bool) -> tuple[Tensor, Tensor]:
+        """One sweep; with ``choose`` it leaves a labelling behind.
 
-        Returns the messages at the places where they arrive, the chosen shares [2n - 1, n, B], and the bound [B].
+        ``facing`` [2n - 1, 2, L, n, B] are the messages that come against it over each block's leaving edges. Returns the messages, where they arrive, and
+        the bound [B].
         """
         torch.add(self.grid.unary, facing.sum(dim=1), out=self.base)
         torch.neg(facing, out=self.opposed)
         torch.add(self.base[:, 1:] - self.base[:, :-1], self.slope, out=self.differences)
-        top = self.price.shape[2] - 1
         for k, step in enumerate(self.steps):
-            total, differences = step.base, step.differences
+            total = step.base
             if k:
                 total = total + step.arriving[0]
                 total += step.arriving[1]
-                pull = step.weights[0] * step.neighbours[0]
-                pull.addcmul_(step.weights[1], step.neighbours[1])
-                differences = differences.add(pull, alpha=-2 / top)
-            # The level is the number of steps up that pay.
-            torch.div((differences < 0).sum(dim=0), top, out=step.shares)
             sent = torch.add(step.opposed, total, alpha=0.5)
             _lowest((sent[:, :, None] + step.price).unbind(1), step.messages)
-        return self._received()
+            if choose:
+                self._choose(step)
+        sent = self.messages[:, :, :, 1:]
+        return arriving(sent - sent[:, :, :1]), self._bound()
 
-    def _received(self) -> tuple[Tensor, Tensor, Tensor]:
+    def chosen(self) -> Tensor:
+        """The labelling of the last sweep that made one: shares [2n - 1, n, B]."""
+        return self.shares[:, 1:]
+
+    def _choose(self, step: _Step) -> None:
+        """The level of each block of a diagonal, given its neighbours on the diagonal before: the number of steps up that pay."""
+        top = self.price.shape[2] - 1
+        pull = step.weights[0] * step.neighbours[0]
+        pull.addcmul_(step.weights[1], step.neighbours[1])
+        pays = step.differences.add(pull, alpha=-2 / top) < 0
+        torch.div(pays.sum(dim=0), top, out=step.shares)
+
+    def _bound(self) -> Tensor:
+        """[B] no labelling costs less. A message that leaves the grid is the same for all levels: what a chain of blocks costs at least."""
         side = self.shares.shape[1] - 1
         leaving = torch.arange(side, device=self.shares.device)
-        # A message that leaves the grid is the same for all levels: what a chain of blocks costs at least.
-        bound = self.messages[side - 1 + leaving, 0, 0, leaving + 1].sum(dim=0) + self.messages[side - 1 :, 1, 0, side].sum(dim=0)
-        sent = self.messages[:, :, :, 1:]
-        return arriving(sent - sent[:, :, :1]), self.shares[:, 1:].clone(), bound
+        along = self.messages[side - 1 + leaving, 0, 0, leaving + 1].sum(dim=0)
+        return along + self.messages[side - 1 :, 1, 0, side].sum(dim=0)
 
 
 def arriving(sent: Tensor) -> Tensor:
