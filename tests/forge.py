@@ -1,11 +1,13 @@
 """Commands in processes of their own that start in milliseconds: forks of one that has imported everything, and that a test may kill."""
 
+import importlib
 import json
 import os
 import resource
+import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 
@@ -15,20 +17,36 @@ class Forge:
     def __init__(self, process):
         self.process = process
 
-    def start(self, arguments, output, largest=None):
+    def start(self, arguments, output, *, largest=None, environment=None, first=None):
         """Begin `mixsage ARGUMENTS` and give its process id; what it says goes into the file ``output``.
 
-        With ``largest``, no file can grow beyond so many bytes.
+        With ``largest``, no file can grow beyond so many bytes. ``first`` is a function to be called before, as ("module:name", argument).
         """
-        return self._ask({"arguments": list(map(str, arguments)), "output": str(output), "largest": largest})
+        return self._ask(
+            {
+                "arguments": list(map(str, arguments)),
+                "output": str(output),
+                "largest": largest,
+                "environment": environment or {},
+                "first": first,
+            }
+        )
 
     def wait(self, pid):
         """Its exit status, or minus the signal that it died of; and the seconds that it had a processor."""
         return self._ask({"wait": pid})
 
-    def run(self, arguments, output, largest=None):
+    def run(self, arguments, output, **options):
         """Begin it, and wait."""
-        return self.wait(self.start(arguments, output, largest))
+        return self.wait(self.start(arguments, output, **options))
+
+    def start_two(self, arguments, output, first=None):
+        """Begin it in two processes that work together, as Fabric starts them."""
+        with closing(socket.socket()) as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0", "WORLD_SIZE": "2"}
+        return [self.start(arguments, output, environment={**common, "LOCAL_RANK": str(rank)}, first=first) for rank in range(2)]
 
     @staticmethod
     def seconds(pid):
@@ -59,14 +77,8 @@ def serve():
     from mixsage import cli
 
     cli._import_fabric()
-    import tensorboard.compat
-    import torchvision.utils
-    import tyro
-
-    import mixsage.training
-
-    imported = (tensorboard.compat, torchvision.utils, tyro, mixsage.training)
-    assert len(imported) == 4
+    for name in ("tensorboard.compat", "torchvision.utils", "tyro", "torch.nn.parallel", "mixsage.training"):
+        importlib.import_module(name)
     for line in sys.stdin:
         question = json.loads(line)
         if "wait" in question:
@@ -75,14 +87,12 @@ def serve():
         else:
             answer = os.fork()
             if not answer:
-                if question["largest"] is not None:
-                    resource.setrlimit(resource.RLIMIT_FSIZE, (question["largest"],) * 2)
-                become(cli, question["arguments"], Path(question["output"]))
+                become(cli, **question)
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 
 
-def become(cli, arguments, output):
+def become(cli, arguments, output, largest, environment, first):
     """The command, in this fork."""
     status = 1
     try:
@@ -90,6 +100,12 @@ def become(cli, arguments, output):
         os.dup2(file, 1)
         os.dup2(file, 2)
         sys.argv[1:] = arguments
+        os.environ |= environment
+        if largest is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+        if first is not None:
+            module, _, name = first[0].partition(":")
+            getattr(importlib.import_module(module), name)(first[1])
         status = cli.main(arguments)
     except SystemExit as end:
         status = int(end.code or 0)

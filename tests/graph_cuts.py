@@ -52,7 +52,9 @@ def tight(batch: int, side: int, seed: int, levels: int = 3) -> LevelProblem:
     share = torch.linspace(0, 1, levels)
     one, other, bend = (torch.rand(batch, side, side, 1, generator=draw) for _ in range(3))
     unary = 4 / side**2 * (one * share + other * (1 - share) + 0.2 * bend * (share - 0.5) ** 2)
-    down, across = (0.075 / side * (1 + torch.rand(batch, *shape, generator=draw)) for shape in ((side - 1, side), (side, side - 1)))
+    down, across = (
+        0.075 / side * (1 + torch.rand(batch, *shape, generator=draw)) for shape in ((side - 1, side), (side, side - 1))
+    )
     return LevelProblem(unary=unary, down=down, across=across)
 
 

@@ -295,9 +295,12 @@ def test_stochastic_weight_averaging_is_refused_where_gradients_are_reused():
         fit(Classifier(), mixing(), StochasticWeightAveraging(0.1), steps=-1, max_epochs=2)
 
 
-def test_other_batches_are_refused():
-    data = DataLoader([{"image": torch.rand(1, 28, 28), "label": 1}] * 4, batch_size=4)
-    with pytest.raises(TypeError, match=r"batches \(x, y\) of two tensors, got dict"):
+@pytest.mark.parametrize(
+    ("sample", "got"), [({"image": torch.rand(1, 28, 28)}, "dict"), ((torch.rand(1, 28, 28), "a"), "list of Tensor, tuple")]
+)
+def test_other_batches_are_refused(sample, got):
+    data = DataLoader([sample] * 4, batch_size=4)
+    with pytest.raises(TypeError, match=rf"batches \(x, y\) of two tensors, got {got};"):
         fit(Classifier(), mixing(), data=data)
 
 

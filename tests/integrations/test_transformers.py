@@ -20,7 +20,7 @@ from mixsage import SAGE, Host, accumulate
 from mixsage.data import load_sample
 from mixsage.integrations.transformers import Mixing
 from mixsage.loss import binary_cross_entropy, cross_entropy
-from raw_loop import LR, MIXERS, SEED, assert_same, batches, raw_loop
+from raw_loop import MIXERS, SEED, assert_same, batches, dataset, raw_loop, sgd
 
 
 class InOrder(Mixing, Trainer):
@@ -51,9 +51,7 @@ def vit():
 
 
 def samples(count=3):
-    return [
-        {"pixel_values": image, "label": int(label)} for images, labels in batches(count) for image, label in zip(images, labels)
-    ]  # noqa: B905
+    return [{"pixel_values": image, "label": int(label)} for image, label in dataset(count)]
 
 
 def trainer(folder, model, mixer, *, count=3, every=1, kind=InOrder, arguments=(), **options):
@@ -62,10 +60,6 @@ def trainer(folder, model, mixer, *, count=3, every=1, kind=InOrder, arguments=(
         "per_device_train_batch_size": 16,
         "gradient_accumulation_steps": every,
         "use_cpu": True,
-        "optim": "sgd",
-        "optim_args": "momentum=0.9",
-        "learning_rate": LR,
-        "lr_scheduler_type": "constant",
         "max_grad_norm": 0.0,
         "report_to": [],
         "save_strategy": "no",
@@ -73,7 +67,9 @@ def trainer(folder, model, mixer, *, count=3, every=1, kind=InOrder, arguments=(
         "logging_steps": 1,
         "dataloader_pin_memory": False,
     } | dict(arguments)
-    options = {"generator": seeded(SEED), "train_dataset": samples(count), **options}
+    optimizer = sgd(model)
+    constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    options = {"generator": seeded(SEED), "train_dataset": samples(count), "optimizers": (optimizer, constant), **options}
     return kind(model, TrainingArguments(str(folder), **settings), mixer=mixer, **options)
 
 
@@ -124,7 +120,7 @@ def test_bfloat16(tmp_path):
     model = resnet()
     trainer(tmp_path, model, SAGE(), arguments={"bf16": True}).train()
     expected = resnet()
-    optimizer, generator = torch.optim.SGD(expected.parameters(), lr=LR, momentum=0.9), seeded(SEED)
+    optimizer, generator = sgd(expected), seeded(SEED)
     for images, labels in batches():
         with torch.autocast("cpu", dtype=torch.bfloat16):
             accumulate(SAGE(), expected, images, labels, generator=generator, host=Logits())

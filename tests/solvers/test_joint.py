@@ -107,7 +107,9 @@ def test_pulling_apart_changes_the_outcome():
     kept, pulled = (solve(problem, labels, iterations=4, apart=apart) for apart in (0.0, 1.0))
     assert not torch.equal(kept, pulled)
     together = solve(problem, labels, iterations=1, apart=0.0)
-    assert torch.equal(together, solve(problem, labels, iterations=1, apart=1.0)), "with one iteration there is nothing to pull apart"
+    assert torch.equal(together, solve(problem, labels, iterations=1, apart=1.0)), (
+        "with one iteration there is nothing to pull apart"
+    )
 
 
 @pytest.mark.skipif(gco is None, reason="needs gco-wrapper")

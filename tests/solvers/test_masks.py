@@ -21,7 +21,9 @@ TIGHTNESS = 1e-6
 
 def test_the_energy_is_what_it_says():
     problem = LevelProblem(
-        unary=torch.arange(12.0).view(1, 2, 2, 3), down=torch.tensor([[[100.0, 200.0]]]), across=torch.tensor([[[1000.0], [2000.0]]])
+        unary=torch.arange(12.0).view(1, 2, 2, 3),
+        down=torch.tensor([[[100.0, 200.0]]]),
+        across=torch.tensor([[[1000.0], [2000.0]]]),
     )
     levels = torch.tensor([[[0, 2], [1, 1]]])
     # 0 + 5 + 7 + 10, then ¼·100 + ¼·200 down, 1·1000 and 0 across.

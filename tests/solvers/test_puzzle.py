@@ -118,7 +118,14 @@ def test_weights_are_never_negative():
 def test_a_certain_prior_is_finite(share):
     images, maps = torch.rand(2, 3, 8, 8), torch.rand(2, 8, 8)
     problem = mask_problem(
-        images, maps, torch.tensor([1, 0]), torch.tensor([share]), side=4, parts=1, levels=3, weights=Weights(smoothness=1, data_smoothness=0, prior=50)
+        images,
+        maps,
+        torch.tensor([1, 0]),
+        torch.tensor([share]),
+        side=4,
+        parts=1,
+        levels=3,
+        weights=Weights(smoothness=1, data_smoothness=0, prior=50),
     )
     assert problem.unary.isfinite().all()
     assert (problem.unary.argmin(dim=-1) == 2 * share).all()

@@ -27,7 +27,9 @@ def test_distances(side):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 9), st.integers(0, 10**6), st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]), st.sampled_from([0.0, 0.01, 0.8, 100.0]))
+@given(
+    st.integers(1, 9), st.integers(0, 10**6), st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]), st.sampled_from([0.0, 0.01, 0.8, 100.0])
+)
 def test_always_a_permutation_that_never_costs_more_than_to_stay(side, seed, shown, distance):
     saliency, visible = drawn(4, side, seed, power=6.0, shown=shown)
     order = transport(saliency, visible, distance)

@@ -16,7 +16,6 @@ from mixsage.errors import not_installed
 from mixsage.hidden import mixed_at
 from mixsage.host import fork
 from mixsage.methods.base import CleanPass, Mixer
-from mixsage.plan import MixPlan
 from mixsage.saliency import evaluating
 
 try:
@@ -73,7 +72,11 @@ class Mixing(Callback):
         gradient, loss = self._clean_pass(mixer, trainer, pl_module, batch, batch_idx)
         plan = mixer.draw_from(images, labels, None, gradient, generator)
         mixed = _repack(batch, images if plan.layer else plan.apply(images), plan.targets(labels, classes))
-        self._instead(pl_module, "training_step", _mixed_step(pl_module, plan, mixed, mixer.mixed_weight, loss))
+        # A hidden layer stays hooked until the batch ends, as backward runs it again where activations are checkpointed.
+        forward_is_over = self._batch.enter_context(mixed_at(pl_module, plan))
+        self._instead(
+            pl_module, "training_step", _mixed_step(pl_module.training_step, mixed, mixer.mixed_weight, loss, forward_is_over)
+        )
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         """The module's own methods again."""
@@ -125,20 +128,21 @@ class Mixing(Callback):
         self._batch.enter_context(_replaced(owner, name, value))
 
 
-def _mixed_step(module: LightningModule, plan: MixPlan, mixed: Any, weight: float, rest: Tensor | float) -> Callable[..., Any]:
+def _mixed_step(
+    step: Callable[..., Any], mixed: Any, weight: float, rest: Tensor | float, forward_is_over: Callable[[], None]
+) -> Callable[..., Any]:
     """`training_step` on the mixed batch; the value of its loss is the whole step's, its gradient the mixed pass's share."""
-    step = module.training_step
 
     @wraps(step)
     def mixed_step(_batch: Any, *arguments: Any, **options: Any) -> Any:
-        with mixed_at(module, plan) if plan.layer else nullcontext():
-            try:
-                output = step(mixed, *arguments, **options)
-            except Exception as error:
-                error.add_note(
-                    "mixsage: this training_step was given soft targets [B, C]; metrics want class indices: y.argmax(1) if y.ndim > 1"
-                )
-                raise
+        try:
+            output = step(mixed, *arguments, **options)
+        except Exception as error:
+            error.add_note(
+                "mixsage: this training_step was given soft targets [B, C]; metrics want class indices: y.argmax(1) if y.ndim > 1"
+            )
+            raise
+        forward_is_over()
         loss = _loss_of(output) * weight + rest
         return {**output, "loss": loss} if isinstance(output, dict) else loss
 
@@ -165,8 +169,9 @@ def _arguments(step: Callable[..., Any], batch: Any, batch_idx: int) -> tuple[An
 
 def _unpack(batch: Any) -> tuple[Tensor, Tensor]:
     if not (isinstance(batch, (list, tuple)) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch)):
+        parts = f" of {', '.join(type(part).__name__ for part in batch)}" if isinstance(batch, (list, tuple)) else ""
         raise TypeError(
-            f"Mixing takes batches (x, y) of two tensors, got {type(batch).__name__}; let the loader's collate_fn make such batches"
+            f"Mixing takes batches (x, y) of two tensors, got {type(batch).__name__}{parts}; let the loader's collate_fn make such batches"
         )
     images, labels = batch
     return images, labels

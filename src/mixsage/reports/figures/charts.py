@@ -71,7 +71,7 @@ def training_curves(curves: Sequence[Curve], *, y: str, title: str | None = None
     """Means over runs, a line an arm with its name at its end, and the range of its runs as a pale band."""
     if not curves:
         raise ValueError("there are no curves to show")
-    names = 0.35 + 0.072 * max(len(curve.arm) for curve in curves)
+    names = 0.4 + 0.066 * max(len(curve.arm) for curve in curves)
     figure = new_figure(4.3 + names, 4.1)
     axes = figure.add_axes((0.65 / (4.3 + names), 0.14, 3.6 / (4.3 + names), 0.74))
     ends = []

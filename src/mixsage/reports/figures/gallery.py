@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -106,8 +107,14 @@ def _draw_row(figure: Figure, grid: GridSpec, i: int, pair: Pair, columns: Seque
 
 
 def _legend(figure: Figure, height: float) -> None:
-    text = "Bars: shares of the label (blue the image, orange the partner). Mask: blue where the image shows, orange where the partner does; the dashed frame is the partner after its shift."
-    figure.text(0.012, 0.16 / height, text, fontsize=8.5, color=FAINT, va="bottom")
+    lines = textwrap.wrap(_LEGEND, width=int(figure.get_figwidth() * 14.5))
+    figure.text(0.012, 0.06 / height, "\n".join(lines), fontsize=8.5, color=FAINT, va="bottom", linespacing=1.3)
+
+
+_LEGEND = (
+    "Bars: shares of the label (blue the image, orange the partner). Mask: blue where the image shows, orange where the partner does; "
+    "the dashed frame is the partner after its shift."
+)
 
 
 def _methods(pairs: Sequence[Pair]) -> list[str]:
