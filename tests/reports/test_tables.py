@@ -1,0 +1,210 @@
+"""Tables: our numbers beside the paper's where the setting is the same, what is missing shown as missing, names escaped."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from mixsage.reports import published
+from mixsage.reports.arms import settings_of
+from mixsage.reports.tables import MISSING, Cell, Table, tables
+from mixsage.reports.text import to_latex, to_markdown
+from mixsage.study.records import Record, RecordError
+from mixsage.study.statistics import compare, estimate
+from report_records import ARMS, study
+
+
+def named(found, name):
+    (table,) = [table for table in found if table.name == name]
+    return table
+
+
+def row(table, label):
+    (cells,) = [cells for name, cells in table.rows if name == label]
+    return cells
+
+
+def test_the_papers_table_from_records():
+    records = study()
+    table = named(tables(records), "accuracy")
+    assert [label for label, _ in table.rows][:8] == [
+        "Vanilla",
+        "Mixup",
+        "CutMix",
+        "Manifold Mixup",
+        "SaliencyMix",
+        "Puzzle Mix",
+        "Co-Mixup",
+        "SAGE",
+    ]
+    assert table.columns == ("CIFAR-10, PreActResNet18",)
+    (cell,) = row(table, "SAGE")
+    values = [record.metrics["last"] for record in records if record.arm == "sage"]
+    assert cell.text == str(estimate(values))
+    assert cell.published == "96.95"
+    assert cell.strong
+    assert [label for label, (cell,) in table.rows if cell.strong] == ["SAGE"]
+    assert any("300 epochs" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, 96.95),
+        ({"settings": {"per_class": 500}}, None),
+        ({"settings": {"width": 16}}, None),
+        ({"model": "preactresnet18(width=16)"}, None),
+        ({"data": "cifar100"}, 79.7),  # with the default truncation of 0.6
+        ({"data": "cifar100", "method": "SAGE(truncation=0.5)"}, 79.91),
+        ({"data": "cifar100", "model": "resnext29_4_24", "method": "SAGE(truncation=0.7, mixed_share=0.5)"}, 80.35),
+        ({"method": "SAGE(search=NoShift())"}, 96.48),
+        ({"method": "SAGE(blend=Paste())"}, 96.53),
+        ({"method": "SAGE(search=Sampled(0.1))"}, 96.67),
+        ({"method": "SAGE(search=Sampled(portion=0.01), truncation=0.60)"}, 96.95),
+        ({"method": "SAGE(saliency=Uniform())"}, None),
+        ({"method": "SAGE(mixed_share=0.65)"}, None),
+        ({"method": "something else, in words"}, None),
+    ],
+)
+def test_published_numbers_stand_beside_the_same_setting_only(changes, expected):
+    changes = {"method": "sage", "data": "cifar10", "model": "preactresnet18", "settings": {}, **changes}
+    record = Record(run="r", arm="SAGE", seed=0, epochs=300, **changes)
+    assert published.published(record, "SAGE", "accuracy") == expected
+
+
+def test_an_arm_that_is_more_than_the_papers_has_no_published_number():
+    (cell,) = row(named(tables(study()), "accuracy"), "no mixing, twice the steps")
+    assert cell.published is None
+
+
+def test_published_numbers_are_the_papers():
+    """Sums over the tables of the paper: a slip in any of them shows."""
+    numbers = published._content()["numbers"]
+    total = {}
+    for entry in numbers:
+        if "blend" in entry["method"] or "search" in entry["method"]:
+            continue
+        key = (entry["data"], entry["model"], entry["metric"])
+        total.setdefault(key, []).append(entry["value"])
+    assert sum(total["cifar10", "preactresnet18", "accuracy"][:8]) == pytest.approx(769.53)
+    assert sum(total["cifar100", "preactresnet18", "accuracy"][:8]) == pytest.approx(629.76)
+    assert sum(total["cifar100", "wrn16_8", "accuracy"]) == pytest.approx(639.94)
+    assert sum(total["cifar100", "resnext29_4_24", "accuracy"]) == pytest.approx(630.11)
+    assert sum(total["cifar10", "preactresnet18", "fgsm"]) == pytest.approx(651.36)
+    assert sum(total["cifar100", "preactresnet18", "gaussian"]) == pytest.approx(362.18)
+    assert len({(e["data"], e["model"], published.canonical(e["method"]), e["metric"]) for e in numbers}) == len(numbers)
+
+
+def test_robustness_with_ranks():
+    records = study()
+    table = named(tables(records), "robustness")
+    assert table.columns == ("FGSM", "FGM", "Gaussian noise", "OOD score", "rank")
+    assert row(table, "Mixup")[4].text == "1"
+    assert row(table, "CutMix")[4].text == "10"
+    assert row(table, "Vanilla")[2].published == "89.88"
+    assert row(table, "Vanilla")[3].published is None
+
+
+def test_missing_cells_are_shown_as_missing():
+    other = study(3, data="cifar100", arms={"sage": ARMS["sage"]})
+    table = named(tables(study() + other), "accuracy")
+    assert table.columns == ("CIFAR-10, PreActResNet18", "CIFAR-100, PreActResNet18")
+    assert row(table, "Mixup")[1] == Cell(text=MISSING)
+    assert row(table, "SAGE")[1].text != MISSING
+    assert any(note.startswith(MISSING) for note in table.notes)
+
+
+def test_too_few_seeds_are_said_everywhere():
+    found = tables(study(2))
+    (cell,) = row(named(found, "accuracy"), "SAGE")
+    assert "±" not in cell.text
+    assert cell.note == "2 seeds"
+    differences = named(found, "differences")
+    assert "nothing can be claimed" in row(differences, "SAGE")[4].text
+    assert row(differences, "SAGE")[2].text == MISSING
+
+
+def test_differences_are_those_of_the_statistics():
+    records = study(5)
+    table = named(tables(records), "differences")
+    values = {arm.label: arm.values("last") for arm in settings_of(records)[0].arms}
+    expected = {entry.arm: entry for entry in compare(values, "Vanilla")}
+    cells = row(table, "SAGE")
+    assert cells[0].text.startswith(f"{expected['SAGE'].difference.mean:+.2f} ± ")
+    assert cells[1].text == "5"
+    assert cells[4].text == "yes"
+
+
+def test_another_baseline():
+    found = tables(study(), baseline="Mixup")
+    assert named(found, "differences").title == "Difference to Mixup (points)"
+    with pytest.raises(RecordError, match=r"the baseline 'Mixap' is not among the arms: .*Mixup"):
+        tables(study(), baseline="Mixap")
+
+
+def test_cost():
+    table = named(tables(study()), "cost")
+    minutes, speed, ratio, gain, per_cost = row(table, "SAGE")
+    assert minutes.text == f"{410 * 1.01 / 60:.1f}"
+    assert ratio.text == "2.05"
+    assert ratio.published == f"{6.83 / 3.35:.2f}"
+    assert float(per_cost.text) == pytest.approx(float(gain.text) / 2.05, abs=0.01)
+    assert row(table, "Vanilla")[3].text == MISSING
+    assert speed.text == "732"
+
+
+def test_metrics_that_nobody_measured_make_no_table():
+    bare = [replace(record, metrics={"last": record.metrics["last"]}) for record in study()]
+    assert [table.name for table in tables(bare)] == ["accuracy", "accuracies", "differences"]
+
+
+def test_failed_runs_are_left_out():
+    records = study()
+    failed = replace(records[0], run="x", seed=9, status="failed", error="died", metrics={"last": 1.0})
+    assert tables([*records, failed])[0] == tables(records)[0]
+    with pytest.raises(
+        RecordError, match=r"no records are left to work with: 1 in all, 1 of what was asked for, 1 of these failed"
+    ):
+        tables([failed])
+
+
+def test_runs_that_would_be_thrown_together():
+    records = study()
+    with pytest.raises(RecordError, match=r"two runs of 'clean' on cifar10 with preactresnet18 have the seed 0"):
+        tables([*records, replace(records[0], run="another")])
+
+
+def test_the_setting_is_not_repeated_in_the_name_of_an_arm():
+    arms = {"sage, preactresnet18": ARMS["sage"], "clean, preactresnet18": ARMS["clean"]}
+    assert [arm.label for arm in settings_of(study(arms=arms))[0].arms] == ["Vanilla", "SAGE"]
+
+
+HOSTILE = Table(
+    name="x",
+    title="50 % | <b>_1_",
+    columns=("a & b", "c|d"),
+    rows=(
+        ("evil </td> # $x$ \\input{x}\nline", (Cell(text="1.0 ± 0.1", published="2"), Cell(text="–", note="2 seeds", strong=True))),
+    ),
+    notes=("first\nsecond",),
+)
+
+
+def test_markdown_keeps_its_form_whatever_names_say():
+    text = to_markdown(HOSTILE)
+    lines = text.splitlines()
+    assert lines[0] == r"### 50 % \| &lt;b&gt;\_1\_"
+    body = [line for line in lines if line.startswith("|")]
+    assert len(body) == 3
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in body)
+    assert "1.0 ± 0.1 [2]" in body[2]
+    assert "**–** (2 seeds)" in body[2]
+
+
+def test_latex_keeps_its_form_whatever_names_say():
+    text = to_latex(HOSTILE)
+    assert r"evil </td> \# \$x\$ \textbackslash{}input\{x\} line" in text
+    assert r"a \& b & c|d \\" in text
+    assert r"1.0 $\pm$ 0.1 {\footnotesize [2]} & \textbf{--} (2 seeds) \\" in text
+    assert text.splitlines()[0] == "% first second"
+    assert text.count(r"\begin{tabular}{lrr}") == text.count(r"\end{tabular}") == 1
