@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,14 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 def _begin(namespace: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    namespace["_folder"] = Path.cwd()
+    namespace["_folders"] = Path.cwd(), tempfile.mkdtemp()
+    os.chdir(namespace["_folders"][1])
 
 
 def _end(namespace: dict[str, Any]) -> None:
-    os.chdir(namespace["_folder"])
+    before, own = namespace["_folders"]
+    os.chdir(before)
+    shutil.rmtree(own)
 
 
 pytest_collect_file = Sybil(
