@@ -1,0 +1,73 @@
+"""What a training step costs with each method, beside a step without mixing."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from mixsage import methods, models
+from mixsage.bench.results import Comparison, Row
+from mixsage.bench.timing import Settings, Work, ratio, take_turns
+from mixsage.methods import Mixer
+from mixsage.methods.sage import SAGE
+from mixsage.step import accumulate
+
+GOALS = {"sage": 2.03, "sage one pass": 1.08, "puzzlemix": 1.8, "comixup": 2.1, "saliencymix": 1.05}
+"""What a step may cost at most, a plain step being 1; methods that are not named have no goal."""
+COMPILED = ", compiled"
+"""What the names of arms with a compiled model end in."""
+
+
+def compare(settings: Settings) -> Comparison:
+    """Every method's step (`accumulate` and the optimiser's step) / the plain step of the same round; on CUDA also with compiled models."""
+    batch, side, width = (8, 16, 4) if settings.quick else (100, 32, 64)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(batch, 3, side, side, generator=generator).to(settings.device)
+    labels = torch.randint(10, (batch,), generator=generator).to(settings.device)
+    model = models.preactresnet18(num_classes=10, width=width).to(settings.device)
+    endings: dict[str, nn.Module] = {"": model}
+    if settings.device.type == "cuda":
+        endings[COMPILED] = torch.compile(models.preactresnet18(num_classes=10, width=width).to(settings.device))
+    rows = [row for ending, network in endings.items() for row in _rows(network, ending, images, labels, settings)]
+    return Comparison(
+        name="steps",
+        title="A training step with each method / a plain step",
+        setting=f"PreActResNet18 of {width} channels, {batch} images of 3×{side}×{side}, float32, SGD",
+        rows=tuple(rows),
+    )
+
+
+def mixers() -> dict[str, Mixer]:
+    """Every method with its own settings, and SAGE in a single pass; no mixing first."""
+    names = [name for name in methods.available() if name != "clean"]
+    return {"clean": methods.get("clean")(), **{name: methods.get(name)() for name in names}, "sage one pass": SAGE(passes=1)}
+
+
+def _rows(model: nn.Module, ending: str, images: Tensor, labels: Tensor, settings: Settings) -> list[Row]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, nesterov=True, weight_decay=1e-4)
+    generator = torch.Generator().manual_seed(1)
+
+    def step(mixer: Mixer) -> Work:
+        def work() -> None:
+            accumulate(mixer, model, images, labels, generator=generator)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        return work
+
+    known = mixers()
+    times = take_turns({name: step(mixer) for name, mixer in known.items()}, settings.rounds_or(9), settings.device)
+    return [
+        Row(
+            name=name + ending,
+            text=f"{_title(name, mixer)}{ending} / plain step{ending}",
+            spread=ratio(times, name, "clean"),
+            goal=GOALS.get(name),
+        )
+        for name, mixer in known.items()
+        if name != "clean"
+    ]
+
+
+def _title(name: str, mixer: Mixer) -> str:
+    return type(mixer).__name__ + {"sage": ", two passes", "sage one pass": ", one pass"}.get(name, "")
