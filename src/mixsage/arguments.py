@@ -28,6 +28,8 @@ class Train:
 
     recipe: Path | None = None
     """A TOML file of settings, which the other flags override."""
+    smoke: bool = False
+    """Try these settings in seconds: the same run on a few embedded images, narrow, evaluated and reported."""
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
     method: Method = field(default_factory=Method)
@@ -136,6 +138,8 @@ class StudyRun:
     """Address of a Ray cluster, or local for one on this machine."""
     retries: int = 1
     """How often a run that fails is tried again."""
+    smoke: bool = False
+    """Try the study in seconds: every arm on a few embedded images, narrow, one seed, evaluated and reported."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,6 +105,7 @@ def _train(given: list[str]) -> int:
 
     mixsage train --data photos --model preactresnet18 --method sage --epochs 30 --out runs/first
     mixsage train --recipe recipes/small/cifar10-5k.toml --seed 1 --out runs/small-1
+    mixsage train --recipe recipes/small/cifar10-5k.toml --smoke      does it run? seconds, on embedded images
     mixsage train --resume runs/first      continue where it stopped, with the same settings
     """
     arguments = _arguments()
@@ -121,7 +122,10 @@ def _train(given: list[str]) -> int:
     else:
         recipe, _ = _take(given, "--recipe")
         base = arguments.Train.of(recipe and Path(recipe), read_recipe(Path(recipe)) if recipe else Config())
-        config = arguments.read(arguments.Train, "train", given, base).config
+        asked = arguments.read(arguments.Train, "train", given, base)
+        config = asked.config
+        if asked.smoke:
+            return _smoke(config)
     _import_fabric()
     shown = progress.for_stream()
     try:
@@ -134,6 +138,30 @@ def _train(given: list[str]) -> int:
     if _is_first():
         shown.say(f"done: {folder.weights}")
     return 0
+
+
+def _smoke(config: Any) -> int:
+    """A trial of settings: trained, judged, reported; in a folder of its own."""
+    from mixsage.reports.page import report
+    from mixsage.study.execute import execute
+    from mixsage.study.records import append
+    from mixsage.study.spec import Planned
+    from mixsage.training import progress
+    from mixsage.training.smoke import smoke
+
+    out = config.run.out or _scratch()
+    run = Planned(name="run", arm=config.method.method, seed=config.run.seed, config=smoke(config))
+    record = execute(run, out, progress=progress.Lines())
+    append(out / "records.jsonl", record)
+    print("  ".join(f"{name} {record.metrics[name]:.4g}" for name in sorted(record.metrics)))
+    print(f"the accuracies of a trial mean nothing; its report: {report([record], out / 'report.html')[0]}")
+    return 0
+
+
+def _scratch() -> Path:
+    import tempfile
+
+    return Path(tempfile.mkdtemp(prefix="mixsage-smoke-"))
 
 
 def _take(given: list[str], flag: str) -> tuple[str | None, list[str]]:
@@ -271,6 +299,7 @@ def _evaluate(given: list[str]) -> int:
 def _study(given: list[str]) -> int:
     """Make a grid of runs, or say what their records support.
 
+    mixsage study run recipes/studies/cifar10-5k.toml --smoke      does it run? seconds, on embedded images
     mixsage study run recipes/studies/cifar10-5k.toml --out studies/cifar10-5k --jobs 2
     mixsage study stats studies/cifar10-5k/records.jsonl --baseline "no mixing"
     """
@@ -289,13 +318,20 @@ def _study_run(given: list[str]) -> int:
     from mixsage.training.signals import EXIT_CODE
 
     asked = arguments.read(arguments.StudyRun, "study run", given)
-    out = asked.out or Path("studies") / asked.spec.stem
+    out = asked.out or (_scratch() if asked.smoke else Path("studies") / asked.spec.stem)
     try:
-        outcome = run_study(asked.spec, out, jobs=asked.jobs, ray=asked.ray, retries=asked.retries)
+        outcome = run_study(asked.spec, out, jobs=asked.jobs, ray=asked.ray, retries=asked.retries, smoke=asked.smoke)
     except Interrupted as stop:
         print(stop)
         return EXIT_CODE
-    return 1 if outcome.failed else 0
+    if outcome.failed:
+        return 1
+    if asked.smoke:
+        from mixsage.reports.page import report
+        from mixsage.study.records import read
+
+        print(f"the accuracies of a trial mean nothing; its report: {report(read(out / 'records.jsonl'), out / 'report.html')[0]}")
+    return 0
 
 
 def _study_stats(given: list[str]) -> int:

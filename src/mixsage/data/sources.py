@@ -36,6 +36,7 @@ __all__ = [
 
 NAMES = (
     "sample",
+    "sample-tiny",
     "cifar10",
     "cifar100",
     "fashion-mnist",
@@ -54,7 +55,7 @@ def load(data: str, *, folder: Path | None = None, image_size: int | None = None
     is the validation split; the same holds for splits of the hub. Small images of one size are held in memory, others are read as they are wanted.
 
     Args:
-        data: a name (see `NAMES`; "sample" is embedded), the path of a folder, or "hf:owner/name", "hf:owner/name:config",
+        data: a name (see `NAMES`; "sample" is embedded, "sample-tiny" a part of it for trials), the path of a folder, or "hf:owner/name", "hf:owner/name:config",
             "hf:/a/folder" (where the columns cannot be guessed: "hf:owner/name?image=COLUMN&label=COLUMN").
         folder: where the files of named sets lie, or are downloaded to; otherwise the environment variable MIXSAGE_DATA says, or it is
             ~/.cache/mixsage. What comes from the hub lies in the cache of `datasets`, if there is no folder owner/name there.
@@ -75,8 +76,8 @@ def load(data: str, *, folder: Path | None = None, image_size: int | None = None
         return load_tiny(data, home(folder), image_size=image_size, skip_corrupt=skip_corrupt)
     if data.startswith("mini-imagenet"):
         return load_mini(data, home(folder), image_size=image_size, skip_corrupt=skip_corrupt)
-    if data == "sample":
-        return resized(load_embedded(), image_size)
+    if data in {"sample", "sample-tiny"}:
+        return resized(load_embedded(data), image_size)
     return resized(load_fashion(data, home(folder)) if data == "fashion-mnist" else load_cifar(data, home(folder)), image_size)
 
 
@@ -111,14 +112,16 @@ def home(folder: Path | None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mixsage"
 
 
-def load_embedded() -> DataSet:
-    """The sample that comes with the package."""
-    train, test = sample.load_sample("train"), sample.load_sample("test")
+def load_embedded(name: str) -> DataSet:
+    """The sample that comes with the package; "sample-tiny" is the first images of each class of it."""
     side = sample.SIDE
+    train, test = (Images(part.labels, pixels=part.images) for part in map(sample.load_sample, ("train", "test")))
+    if name == "sample-tiny":
+        train, test = _first_of_each(train), _first_of_each(test)
     return DataSet(
-        name="sample",
-        train=Images(train.labels, pixels=train.images),
-        test=Images(test.labels, pixels=test.images),
+        name=name,
+        train=train,
+        test=test,
         classes=sample.CLASSES,
         channels=1,
         mean=sample.MEAN,
@@ -126,6 +129,12 @@ def load_embedded() -> DataSet:
         size=(side, side),
         padding=2,
     )
+
+
+def _first_of_each(images: Images, count: int = 20) -> Images:
+    assert images.pixels is not None
+    rows = per_class(images.labels, count)
+    return Images(images.labels[rows], pixels=images.pixels[rows])
 
 
 def resized(dataset: DataSet, image_size: int | None) -> DataSet:

@@ -94,7 +94,7 @@ def _open(subject: Subject, *, novel: bool) -> tuple[DataSet, Images, Normalised
         width=subject.width,
         pretrained=subject.pretrained,
     )
-    return dataset, _test(dataset), model.to(subject.device)
+    return dataset, _judged(dataset, novel), model.to(subject.device)
 
 
 def _open_run(subject: Subject, run: RunFolder, novel: bool) -> tuple[DataSet, Images, Normalised]:
@@ -111,11 +111,12 @@ def _open_run(subject: Subject, run: RunFolder, novel: bool) -> tuple[DataSet, I
             f"the run knows {len(description['classes'])} classes, {name} has {len(dataset.classes)}; judge it on the classes that it was trained for"
         )
     model = Normalised(network, mean=subject.mean or description["mean"], std=subject.std or description["std"])
-    return dataset, _test(dataset), model.to(subject.device)
+    return dataset, _judged(dataset, novel), model.to(subject.device)
 
 
-def _test(dataset: DataSet) -> Images:
-    split = dataset.test or dataset.validation
+def _judged(dataset: DataSet, novel: bool) -> Images:
+    """The test split; of classes that the model has not seen, all images may be judged where there is none."""
+    split = dataset.test or dataset.validation or (dataset.train if novel else None)
     if split is None:
         raise ValueError(f"{dataset.name} has no test split; give a folder with test/ (or val/) beside train/")
     return split

@@ -10,7 +10,7 @@ from typing import Any
 from mixsage.errors import not_installed
 from mixsage.study.execute import execute, failure_of
 from mixsage.study.records import Record
-from mixsage.study.spec import Planned, Study
+from mixsage.study.spec import FewShot, Planned, Study
 from mixsage.training.config import Config, settings_of, with_settings
 
 
@@ -23,9 +23,7 @@ def on_ray(study: Study, waiting: Sequence[Planned], folder: Path, address: str,
     ray.init(address=None if address == "local" else address, ignore_reinit_error=True, log_to_driver=False)
     # A lost worker costs a retry of Ray's; an error of the run itself costs one of ours, which Ray is told to make too.
     task: Any = ray.remote(num_cpus=study.cores, num_gpus=study.gpus, max_retries=max(retries, 3), retry_exceptions=False)(_remote)
-    pending = {
-        task.remote(run.name, run.arm, run.seed, settings_of(run.config), str(folder.resolve())): (run, 0) for run in waiting
-    }
+    pending = {task.remote(*_plain(run), str(folder.resolve())): (run, 0) for run in waiting}
     while pending:
         (ready, *_), _ = ray.wait(list(pending), num_returns=1)
         run, attempt = pending.pop(ready)
@@ -33,13 +31,18 @@ def on_ray(study: Study, waiting: Sequence[Planned], folder: Path, address: str,
             yield Record.from_json(ray.get(ready))
         except ray.exceptions.RayError as error:
             if attempt < retries:
-                again = task.remote(run.name, run.arm, run.seed, settings_of(run.config), str(folder.resolve()))
+                again = task.remote(*_plain(run), str(folder.resolve()))
                 pending[again] = (run, attempt + 1)
             else:
                 yield failure_of(run, str(error).strip().splitlines()[-1])
 
 
-def _remote(name: str, arm: str, seed: int, settings: dict[str, Any], folder: str) -> str:
+def _plain(run: Planned) -> tuple[str, str, int, dict[str, Any], dict[str, Any] | None]:
+    return run.name, run.arm, run.seed, settings_of(run.config), run.fewshot and run.fewshot.plain()
+
+
+def _remote(name: str, arm: str, seed: int, settings: dict[str, Any], fewshot: dict[str, Any] | None, folder: str) -> str:
     """On a worker: plain values in, a line of JSON out."""
-    run = Planned(name=name, arm=arm, seed=seed, config=with_settings(Config(), json.loads(json.dumps(settings))))
+    config = with_settings(Config(), json.loads(json.dumps(settings)))
+    run = Planned(name=name, arm=arm, seed=seed, config=config, fewshot=fewshot and FewShot.read(fewshot))
     return execute(run, Path(folder)).to_json()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from pathlib import Path
 
 from mixsage.evaluation.judge import Subject, device_for, judge
@@ -24,7 +25,7 @@ def record_of(run: Planned, folder: RunFolder) -> Record:
     """What a complete run was, and what came out of it."""
     description, history = folder.read(), folder.history()
     settings = description["settings"]
-    metrics = {**result(history), **_evaluation(run, folder.path)}
+    metrics = {**result(history), **_evaluation(run, folder.path, tested="test" in description["images"])}
     metrics["seconds"] = history[-1]["total_seconds"]
     metrics["images_per_second"] = sum(epoch["images_per_second"] for epoch in history) / len(history)
     per_class = settings["per_class"]
@@ -61,7 +62,17 @@ def failure_of(run: Planned, error: str) -> Record:
     )
 
 
-def _evaluation(run: Planned, path: Path) -> dict[str, float]:
-    """Accuracy, calibration and robustness of the final weights on the test split; the noise is the same for all runs."""
-    device = device_for(run.config.hardware.device)
-    return judge(Subject(target=str(path), data_dir=run.config.data.data_dir, device=device))
+def _evaluation(run: Planned, path: Path, *, tested: bool) -> dict[str, float]:
+    """Accuracy, calibration and robustness of the final weights on the test split, where there is one; and few-shot tasks, if asked for.
+
+    The noise and the tasks are the same for all runs.
+    """
+    subject = Subject(target=str(path), data_dir=run.config.data.data_dir, device=device_for(run.config.hardware.device))
+    found = judge(subject) if tested else {}
+    few = run.fewshot
+    if few is not None:
+        scores = judge(replace(subject, data=few.data), shots=few.shots, ways=few.ways, tasks=few.tasks)
+        for shots in few.shots:
+            name = f"{few.ways}way_{shots}shot"
+            found |= {f"fewshot_{shots}": scores[name], f"fewshot_{shots}_interval": scores[f"{name}_interval"]}
+    return found

@@ -29,7 +29,9 @@ class Outcome:
     """Names of runs that failed every time."""
 
 
-def run_study(spec: Path, out: Path, *, jobs: int = 1, ray: str | None = None, retries: int = 1, say: Say = print) -> Outcome:
+def run_study(
+    spec: Path, out: Path, *, jobs: int = 1, ray: str | None = None, retries: int = 1, smoke: bool = False, say: Say = print
+) -> Outcome:
     """Make all runs of a study that have no record yet.
 
     Args:
@@ -38,11 +40,12 @@ def run_study(spec: Path, out: Path, *, jobs: int = 1, ray: str | None = None, r
         jobs: processes on this machine; 1 runs them here, one after the other.
         ray: address of a Ray cluster ("auto", or "local" for one on this machine), instead of ``jobs``.
         retries: how often a run that fails is tried again.
+        smoke: make a trial of seconds of every arm, on the embedded sample.
         say: where lines about the progress go.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
-    study = read_study(spec)
+    study = read_study(spec, smoke=smoke)
     file = out / "records.jsonl"
     done = {record.run for record in records.latest(records.read(file))} if file.exists() else set()
     finished = {record.run for record in records.latest(records.read(file)) if record.status == "ok"} if file.exists() else set()
@@ -52,7 +55,7 @@ def run_study(spec: Path, out: Path, *, jobs: int = 1, ray: str | None = None, r
     )
     failed = []
     began = time.monotonic()
-    for number, record in enumerate(_records(study, waiting, spec, out, jobs, ray, retries), start=1):
+    for number, record in enumerate(_records(study, waiting, spec, out, jobs, ray, retries, smoke), start=1):
         records.append(file, record)
         if record.status == "failed":
             failed.append(record.run)
@@ -63,7 +66,7 @@ def run_study(spec: Path, out: Path, *, jobs: int = 1, ray: str | None = None, r
 
 
 def _records(
-    study: Study, waiting: Sequence[Planned], spec: Path, out: Path, jobs: int, ray: str | None, retries: int
+    study: Study, waiting: Sequence[Planned], spec: Path, out: Path, jobs: int, ray: str | None, retries: int, smoke: bool
 ) -> Iterable[Record]:
     if ray is not None:
         from mixsage.study.cluster import on_ray
@@ -71,7 +74,7 @@ def _records(
         return on_ray(study, waiting, out / "runs", ray, retries)
     if jobs == 1:
         return (_attempt(run, out / "runs", retries) for run in waiting)
-    return _in_processes(study, waiting, spec, out, jobs, retries)
+    return _in_processes(study, waiting, spec, out, jobs, retries, smoke)
 
 
 def _attempt(run: Planned, folder: Path, retries: int) -> Record:
@@ -87,7 +90,9 @@ def _attempt(run: Planned, folder: Path, retries: int) -> Record:
     raise AssertionError("the loop returns")
 
 
-def _in_processes(study: Study, waiting: Sequence[Planned], spec: Path, out: Path, jobs: int, retries: int) -> Iterator[Record]:
+def _in_processes(
+    study: Study, waiting: Sequence[Planned], spec: Path, out: Path, jobs: int, retries: int, smoke: bool
+) -> Iterator[Record]:
     """Each run in a process of its own, so that one that dies, whatever of, takes no other with it."""
     queue = [(run, 0) for run in waiting]
     active: dict[subprocess.Popen[str], tuple[Planned, int]] = {}
@@ -95,7 +100,7 @@ def _in_processes(study: Study, waiting: Sequence[Planned], spec: Path, out: Pat
         while queue or active:
             while queue and len(active) < jobs:
                 run, attempt = queue.pop(0)
-                active[_start(study, run, spec, out)] = (run, attempt)
+                active[_start(study, run, spec, out, smoke)] = (run, attempt)
             time.sleep(0.2)
             for process in [process for process in active if process.poll() is not None]:
                 run, attempt = active.pop(process)
@@ -113,11 +118,12 @@ def _in_processes(study: Study, waiting: Sequence[Planned], spec: Path, out: Pat
             process.wait()
 
 
-def _start(study: Study, run: Planned, spec: Path, out: Path) -> subprocess.Popen[str]:
+def _start(study: Study, run: Planned, spec: Path, out: Path, smoke: bool) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": str(study.cores)}
     (out / "runs").mkdir(parents=True, exist_ok=True)
     with (out / "runs" / f"{run.name}.log").open("a") as log:
         command = [sys.executable, "-m", "mixsage.study.worker", str(spec), run.name, str(out / "runs")]
+        command += ["--smoke"] if smoke else []
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment, text=True)
 
 

@@ -16,6 +16,10 @@ name = "no mixing, twice the steps"
 epochs = 120
 method = "clean"
 seeds = [0, 1, 2, 3, 4]
+
+[fewshot]                                      # and few-shot tasks of classes that no run has seen
+data = "mini-imagenet-test"
+shots = [1, 5]
 """
 
 from __future__ import annotations
@@ -26,18 +30,52 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from mixsage.errors import unknown_name
 from mixsage.training.config import Config, read_recipe, settings_of, with_settings
+from mixsage.training.smoke import smoke as shrunk
+from mixsage.training.values import plain, typed
 
-_KEYS = frozenset({"recipe", "seeds", "baseline", "cores", "gpus", "settings", "grid", "arms"})
+_KEYS = frozenset({"recipe", "seeds", "baseline", "cores", "gpus", "settings", "grid", "arms", "fewshot"})
 _INCIDENTAL = frozenset(
     {"out", "seed", "loggers", "data_dir", "workers", "resident", "device", "checkpoint_epochs", "checkpoint_steps"}
 )
 """Settings that do not belong to what is compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewShot:
+    """Tasks of classes that a run has not seen, solved with its frozen features."""
+
+    data: str
+    """Images of the novel classes."""
+    shots: tuple[int, ...] = (1, 5)
+    """Labelled images of each class of a task."""
+    ways: int = 5
+    """Classes of a task."""
+    tasks: int = 1000
+    """How many tasks."""
+
+    def plain(self) -> dict[str, Any]:
+        """The settings as plain values."""
+        return {field.name: plain(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any]) -> FewShot:
+        """Settings from plain values, checked."""
+        hints = get_type_hints(cls)
+        foreign = sorted(table.keys() - hints.keys())
+        if foreign:
+            raise ValueError(unknown_name("setting of fewshot", foreign[0], hints))
+        if "data" not in table:
+            raise ValueError("fewshot needs data: images of novel classes, for example mini-imagenet-test")
+        read = cls(**{name: typed(f"fewshot: {name}", hints[name], value) for name, value in table.items()})
+        if not read.shots or min(read.shots) < 1 or read.ways < 2 or read.tasks < 2:
+            raise ValueError(f"fewshot needs shots of at least 1, and at least 2 ways and tasks; got {read}")
+        return read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +87,7 @@ class Planned:
     arm: str
     seed: int
     config: Config
+    fewshot: FewShot | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +101,8 @@ class Study:
     gpus: float
 
 
-def read_study(path: Path) -> Study:
-    """The study that a TOML file describes."""
+def read_study(path: Path, *, smoke: bool = False) -> Study:
+    """The study that a TOML file describes; with ``smoke``, every arm of it as a trial of seconds, with its first seed."""
     try:
         table = tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -79,7 +118,13 @@ def read_study(path: Path) -> Study:
     arms = [*_grid(table.get("grid", {})), *table.get("arms", [])]
     if not arms:
         raise ValueError(f"the study {path} names no arms; give [grid] method = ['clean', 'sage'], or [[arms]]")
-    runs = [run for arm in arms for run in _runs(base, arm, seeds)]
+    try:
+        fewshot = FewShot.read(table["fewshot"]) if "fewshot" in table else None
+    except ValueError as error:
+        raise ValueError(f"the study {path}: {error}") from None
+    if smoke and fewshot is not None:
+        fewshot = replace(fewshot, data="sample-tiny", tasks=20)
+    runs = [replace(run, fewshot=fewshot) for arm in arms for run in _runs(base, arm, seeds, smoke)]
     names = [run.name for run in runs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -89,9 +134,8 @@ def read_study(path: Path) -> Study:
         raise ValueError(f"the study {path}: {unknown_name('baseline', baseline, {run.arm for run in runs})}")
     order = {id(run): position for position, run in enumerate(runs)}
     runs.sort(key=lambda run: (run.seed, order[id(run)]))
-    return Study(
-        name=path.stem, runs=tuple(runs), baseline=baseline, cores=int(table.get("cores", 1)), gpus=float(table.get("gpus", 0))
-    )
+    cores, gpus = (1, 0) if smoke else (table.get("cores", 1), table.get("gpus", 0))
+    return Study(name=path.stem, runs=tuple(runs), baseline=baseline, cores=int(cores), gpus=float(gpus))
 
 
 def _grid(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -107,13 +151,15 @@ def _grid(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return arms
 
 
-def _runs(base: Config, arm: Mapping[str, Any], seeds: Sequence[int]) -> list[Planned]:
+def _runs(base: Config, arm: Mapping[str, Any], seeds: Sequence[int], smoke: bool) -> list[Planned]:
     settings = dict(arm)
     name = settings.pop("name", None) or settings.get("method")
     if not isinstance(name, str):
         raise ValueError(f"an arm needs a name or a method, got {dict(arm)!r}")
     seeds = _seeds(settings.pop("seeds", seeds))
     config = with_settings(base, settings)
+    if smoke:
+        config, seeds = shrunk(config), seeds[:1]
     # The mark is of the settings alone: an arm that is renamed is another arm, one whose settings change is another run.
     mark = hashlib.blake2b(json.dumps(comparable(settings_of(config)), sort_keys=True).encode(), digest_size=4).hexdigest()
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

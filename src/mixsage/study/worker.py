@@ -1,4 +1,4 @@
-"""One run of a study in a process of its own: ``python -m mixsage.study.worker SPEC RUN FOLDER``."""
+"""One run of a study in a process of its own: ``python -m mixsage.study.worker SPEC RUN FOLDER [--smoke]``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mixsage.training.progress import Lines
 from mixsage.training.signals import EXIT_CODE
 
 
-def main(spec: str, name: str, folder: str) -> int:
+def main(spec: str, name: str, folder: str, *flags: str) -> int:
     """Make the run, and leave its record beside its weights."""
-    (run,) = [run for run in read_study(Path(spec)).runs if run.name == name]
+    (run,) = [run for run in read_study(Path(spec), smoke="--smoke" in flags).runs if run.name == name]
     try:
         record = execute(run, Path(folder), progress=Lines())
     except Interrupted as stop:

@@ -20,7 +20,7 @@ class Data:
     """What to learn from."""
 
     data: str = "sample"
-    """A folder of class folders, hf:owner/name, or a name: sample, cifar10, cifar100, fashion-mnist, tiny-imagenet, mini-imagenet."""
+    """A folder of class folders, hf:owner/name, or a name: sample, sample-tiny, cifar10, cifar100, fashion-mnist, tiny-imagenet, mini-imagenet."""
     data_dir: Path | None = None
     """Where named data lie or are downloaded to, if not in $MIXSAGE_DATA."""
     image_size: int | None = None
