@@ -10,67 +10,9 @@ import torch
 from torch import Tensor
 
 from mixsage import warp as geometry
+from mixsage.forms import Blocks, Boxes, Shift, describe, moved
 
-
-@dataclass(frozen=True, eq=False)
-class Shift:
-    """Each source moves by a whole number of pixels; what comes in from outside is zero."""
-
-    offsets: Tensor
-    """[B, K, 2] int64, rows first: pixel (i, j) shows the source at (i - offset_i, j - offset_j)."""
-
-    def index(self, k: int, height: int, width: int) -> tuple[Tensor, Tensor | None]:
-        """Flat source positions [B, H·W] of source ``k``, and [B, H, W] whether they lie inside it."""
-        return geometry.shift_index(self.offsets[:, k], height, width)
-
-    def to(self, device: torch.device | str) -> Shift:
-        """The same shift on another device."""
-        return Shift(_moved(self.offsets, device))
-
-
-@dataclass(frozen=True, eq=False)
-class Blocks:
-    """The blocks of an n×n grid change places; the grid may be finer than the mask's."""
-
-    order: Tensor
-    """[B, K, n·n] int64: target block t (row by row) shows block ``order[b, k, t]`` of the source."""
-
-    def index(self, k: int, height: int, width: int) -> tuple[Tensor, Tensor | None]:
-        """Flat source positions [B, H·W] of source ``k``; nothing comes from outside."""
-        return geometry.block_index(self.order[:, k], height, width), None
-
-    def to(self, device: torch.device | str) -> Blocks:
-        """The same order on another device."""
-        return Blocks(_moved(self.order, device))
-
-
-@dataclass(frozen=True, eq=False)
-class Boxes:
-    """The masks of two sources where one box of the second shows in the first, without a value for each pixel."""
-
-    corners: Tensor
-    """[B, 4] int64, or [1, 4] for one box that all images share: top, left, bottom, right; bottom and right lie outside the box."""
-    height: int
-    """Rows of the picture that the box lies in."""
-    width: int
-    """Columns of the picture that the box lies in."""
-
-    def inside(self) -> Tensor:
-        """[B, H, W] (or [1, H, W]) bool: which pixels the box covers."""
-        top, left, bottom, right = self.corners.unsqueeze(-1).unbind(1)
-        rows = torch.arange(self.height, device=self.corners.device)
-        columns = torch.arange(self.width, device=self.corners.device)
-        return ((rows >= top) & (rows < bottom))[:, :, None] & ((columns >= left) & (columns < right))[:, None, :]
-
-    def weights(self) -> Tensor:
-        """[B, 2] (or [1, 2]) float32: share of the picture outside and inside the box."""
-        top, left, bottom, right = self.corners.unbind(1)
-        share = ((bottom - top) * (right - left)).to(torch.float32) / (self.height * self.width)
-        return torch.stack([1 - share, share], dim=1)
-
-    def to(self, device: torch.device | str) -> Boxes:
-        """The same boxes on another device."""
-        return replace(self, corners=_moved(self.corners, device))
+__all__ = ["Blocks", "Boxes", "MixPlan", "Shift", "check_class_indices"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -103,7 +45,7 @@ class MixPlan:
         if cast("Tensor | None", self.weights) is None:
             object.__setattr__(self, "weights", self._mean_masks())
         if self.weights.shape != self.sources.shape:
-            raise ValueError(f"weights must be [B, K] = {list(self.sources.shape)}, got {_describe(self.weights)}")
+            raise ValueError(f"weights must be [B, K] = {list(self.sources.shape)}, got {describe(self.weights)}")
 
     @classmethod
     def identity(cls, batch: int, device: torch.device | str | None = None) -> MixPlan:
@@ -146,9 +88,9 @@ class MixPlan:
         """The same plan on another device."""
         return replace(
             self,
-            sources=_moved(self.sources, device),
-            masks=_moved(self.masks, device) if isinstance(self.masks, Tensor) else self.masks.to(device),
-            weights=_moved(self.weights, device),
+            sources=moved(self.sources, device),
+            masks=moved(self.masks, device) if isinstance(self.masks, Tensor) else self.masks.to(device),
+            weights=moved(self.weights, device),
             warp=None if self.warp is None else self.warp.to(device),
         )
 
@@ -213,7 +155,7 @@ class MixPlan:
         share = self.masks[:, k]
         if share.shape[1:] == (1, 1) and visible is None:
             return share.reshape(-1, *[1] * (grid.ndim - 1))
-        share = _enlarge(share, *_sides(grid, channels_last))
+        share = geometry.enlarge(share, *_sides(grid, channels_last))
         if visible is not None:
             share = share * visible
         return _expand_share(share, grid, channels_last)
@@ -231,7 +173,7 @@ class MixPlan:
 
     def _mean_masks(self) -> Tensor:
         if isinstance(self.masks, Boxes):
-            return _moved(self.masks.weights(), self.sources.device).expand(len(self.sources), -1)
+            return moved(self.masks.weights(), self.sources.device).expand(len(self.sources), -1)
         return self.masks.mean(dim=(2, 3))
 
     # ------------------------------------------------------------------------------------------------------------------ checks
@@ -239,24 +181,24 @@ class MixPlan:
     def _check(self) -> None:
         """Structure only: to look at values would wait for the device."""
         if self.sources.ndim != 2 or self.sources.dtype != torch.int64:
-            raise ValueError(f"sources must be [B, K] int64, got {_describe(self.sources)}")
+            raise ValueError(f"sources must be [B, K] int64, got {describe(self.sources)}")
         batch, count = self.sources.shape
         if isinstance(self.masks, Boxes):
             corners = self.masks.corners
             if count != 2 or corners.shape not in {(batch, 4), (1, 4)} or corners.dtype != torch.int64:
                 raise ValueError(
-                    f"Boxes mix 2 sources and are corners [{batch}, 4] or [1, 4] int64; got {count} sources, {_describe(corners)}"
+                    f"Boxes mix 2 sources and are corners [{batch}, 4] or [1, 4] int64; got {count} sources, {describe(corners)}"
                 )
         elif self.masks.ndim != 4 or self.masks.shape[:2] != (batch, count):
-            raise ValueError(f"masks must be [B, K, h, w] = [{batch}, {count}, h, w], got {_describe(self.masks)}")
+            raise ValueError(f"masks must be [B, K, h, w] = [{batch}, {count}, h, w], got {describe(self.masks)}")
         if isinstance(self.warp, Shift) and (
             self.warp.offsets.shape != (batch, count, 2) or self.warp.offsets.dtype != torch.int64
         ):
-            raise ValueError(f"Shift offsets must be [B, K, 2] = [{batch}, {count}, 2] int64, got {_describe(self.warp.offsets)}")
+            raise ValueError(f"Shift offsets must be [B, K, 2] = [{batch}, {count}, 2] int64, got {describe(self.warp.offsets)}")
         if isinstance(self.warp, Blocks):
             order = self.warp.order
             if order.ndim != 3 or order.shape[:2] != (batch, count) or order.dtype != torch.int64:
-                raise ValueError(f"Blocks order must be [B, K, n·n] = [{batch}, {count}, n·n] int64, got {_describe(order)}")
+                raise ValueError(f"Blocks order must be [B, K, n·n] = [{batch}, {count}, n·n] int64, got {describe(order)}")
             geometry.side_of(order.shape[2])
         if self.warp is not None and isinstance(self.masks, Boxes):
             raise ValueError("Boxes do not go with a warp; use dense masks [B, K, H, W]")
@@ -279,7 +221,7 @@ class MixPlan:
         if not spatial:
             return
         if pool.ndim < 3:
-            raise ValueError(f"this plan needs rows and columns, got {_describe(pool)}; expected [P, …, H, W]")
+            raise ValueError(f"this plan needs rows and columns, got {describe(pool)}; expected [P, …, H, W]")
         height, width = _sides_of(pool)
         if isinstance(self.masks, Boxes):
             wanted, fits = (self.masks.height, self.masks.width), (self.masks.height, self.masks.width) == (height, width)
@@ -293,15 +235,10 @@ class MixPlan:
             )
 
 
-def _moved(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Copies to a device wait for nothing; one back to the host must, or its values would be read before they are there."""
-    return tensor.to(device, non_blocking=torch.device(device).type != "cpu")
-
-
 def check_class_indices(labels: Tensor, num_classes: int) -> None:
     """Class indices must be [B] integers below ``num_classes``; values are looked at only where that waits for no device."""
     if labels.dtype == torch.bool or labels.is_complex() or labels.ndim != 1:
-        raise ValueError(f"labels must be class indices [B] or soft labels [B, C] in floating point, got {_describe(labels)}")
+        raise ValueError(f"labels must be class indices [B] or soft labels [B, C] in floating point, got {describe(labels)}")
     if labels.device.type == "cpu" and labels.numel() and not (0 <= int(labels.min()) and int(labels.max()) < num_classes):
         raise ValueError(
             f"labels range from {int(labels.min())} to {int(labels.max())}, but there are {num_classes} classes (0 to {num_classes - 1}); "
@@ -328,21 +265,8 @@ def _sides(grid: Tensor, channels_last: bool) -> tuple[int, int]:
     return (grid.shape[-3], grid.shape[-2]) if channels_last else _sides_of(grid)
 
 
-def _enlarge(share: Tensor, height: int, width: int) -> Tensor:
-    """[B, h, w] to [B, H, W], each value covering its block."""
-    if share.shape[1] != height:
-        share = share.index_select(1, geometry.block_of(height, share.shape[1], share.device))
-    if share.shape[2] != width:
-        share = share.index_select(2, geometry.block_of(width, share.shape[2], share.device))
-    return share
-
-
 def _expand_share(share: Tensor, grid: Tensor, channels_last: bool) -> Tensor:
     """[B, H, W] with axes of length 1 where the images have further ones."""
     shape = list(share.shape)
     extra = [1] * (grid.ndim - 3)
     return share.reshape(shape[:1] + extra[1:] + shape[1:] + [1]) if channels_last else share.reshape(shape[:1] + extra + shape[1:])
-
-
-def _describe(value: Tensor) -> str:
-    return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"

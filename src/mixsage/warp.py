@@ -34,6 +34,15 @@ def block_of(size: int, blocks: int, device: torch.device | None = None) -> Tens
     return torch.arange(size, device=device) * blocks // size
 
 
+def enlarge(values: Tensor, height: int, width: int) -> Tensor:
+    """[B, h, w] to [B, H, W], each value covering its block."""
+    if values.shape[1] != height:
+        values = values.index_select(1, block_of(height, values.shape[1], values.device))
+    if values.shape[2] != width:
+        values = values.index_select(2, block_of(width, values.shape[2], values.device))
+    return values
+
+
 def _inside_block(size: int, blocks: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """For one side: the block of each pixel, its place inside that block, and the first pixel of each block (with the end as a last entry)."""
     block = block_of(size, blocks, device)
