@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
 from mixsage import loss, sampling
+from mixsage.adversarial import DisturbedPlan, against, draw_disturbed
 from mixsage.colours import check_statistics, colours
 from mixsage.methods.base import CleanPass, Mixer, check_positive, check_range, pair
 from mixsage.plan import Blocks, MixPlan
@@ -45,6 +46,11 @@ class PuzzleMix(Mixer):
     """Pixels along the side of the squares that colours are averaged over before they are compared."""
     moved_block: int | None = 4
     """Pixels along the side of the blocks that move; the grid of those has 16 a side at most. With None nothing moves."""
+    adversarial: float = 0.0
+    """Probability that the images, and likewise that their partners, are disturbed against the model before they are mixed; the authors
+    use 0 or 0.1. The disturbance is a step up the sign of the gradient that the saliency is made of."""
+    epsilon: float = 10 / 255
+    """Longest such step, in colours from 0 to 1 [ε]; each is a random share of it."""
     saliency: Saliency = field(default_factory=lambda: InputGradient(mode="eval"))
     """Where the saliency comes from."""
     mean: tuple[float, ...] | None = None
@@ -62,6 +68,13 @@ class PuzzleMix(Mixer):
             check_range(name, getattr(self, name), 0, 1e6)
         check_range("data_smoothness", self.data_smoothness, 0, 1)
         check_range("levels", self.levels, 2, 16)
+        check_range("adversarial", self.adversarial, 0, 1)
+        check_range("epsilon", self.epsilon, 0, 1)
+        if self.adversarial and not self.saliency.needs_gradient:
+            raise ValueError(
+                f"adversarial={self.adversarial} disturbs images by the gradient of the loss, which {type(self.saliency).__name__} "
+                "does not take; set saliency=InputGradient(mode='eval') or adversarial=0"
+            )
         if not self.grids:
             raise ValueError("grids must name at least one number of blocks, for example grids=(2, 4, 8, 16)")
         moved = () if self.moved_block is None else (self.moved_block,)
@@ -81,6 +94,26 @@ class PuzzleMix(Mixer):
         if not self.saliency.needs_gradient:
             return None
         return CleanPass(mode=getattr(self.saliency, "mode", "eval"), weight=0, criterion=loss.cross_entropy)
+
+    def draw_from(
+        self, images: Tensor, labels: Tensor | None, saliency: Tensor | None, gradient: Tensor | None, generator: Generator | None
+    ) -> MixPlan:
+        """`draw`, and with the probability `adversarial` the noise that disturbs the images first."""
+        if self.adversarial and gradient is None:
+            raise ValueError(
+                f"adversarial={self.adversarial} needs the gradient of the loss, not maps alone: pass model=… in a plain call, "
+                "train with accumulate(…), or set adversarial=0"
+            )
+        plan = super().draw_from(images, labels, saliency, gradient, generator)
+        if not self.adversarial or gradient is None:
+            return plan
+        disturbed, strength = draw_disturbed(self.adversarial, len(images) if self.per_sample else 1, generator)
+        if not disturbed.any():
+            return plan
+        device = images.device
+        noise = against(images, gradient, self.epsilon * strength.to(device, non_blocking=True), self.mean, self.std)
+        parts = {part.name: getattr(plan, part.name) for part in fields(plan)}
+        return DisturbedPlan(**parts, noise=noise, disturbed=disturbed.to(device, non_blocking=True))
 
     def draw(self, images: Tensor, labels: Tensor | None, saliency: Tensor | None, generator: Generator | None) -> MixPlan:
         """Partners, λ and a grid; the cheapest mask; and where its blocks come from."""
