@@ -45,6 +45,33 @@ def binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return -(targets * log_share + (1 - targets) * log_rest).mean()
 
 
+def pixel_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy with soft targets for each pixel, averaged over the shares: a pixel that is ignored in part weighs less, one all zeros nothing.
+
+    With targets that are zero or one it is torch's cross-entropy with ``ignore_index``. Without any share at all it is 0.
+
+    Args:
+        logits: [B, C, …], any floating dtype.
+        targets: [B, C, …] shares of the classes, as `MixPlan.apply_masks` makes them.
+
+    Example:
+        >>> import mixsage
+        >>> class_maps = torch.tensor([[[0, 1, 255]]])
+        >>> targets = mixsage.MixPlan.identity(1).apply_masks(class_maps, num_classes=2)
+        >>> float(pixel_cross_entropy(torch.zeros(1, 2, 1, 3), targets)) == float(torch.tensor(2.0).log())
+        True
+    """
+    if logits.ndim < 3 or logits.shape != targets.shape:
+        raise ValueError(
+            f"logits and targets must both be [B, C, H, W], got {list(logits.shape)} and {list(targets.shape)}; "
+            "enlarge the logits with torch.nn.functional.interpolate, and make targets with plan.apply_masks"
+        )
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    targets = targets.to(dtype)
+    total = functional.cross_entropy(logits.to(dtype), targets, reduction="sum")
+    return total / targets.sum().clamp_min(torch.finfo(dtype).tiny)
+
+
 def logits_of(output: object, way_out: str) -> Tensor:
     """What a model returned, if it is logits [B, C] that have gradients."""
     if not isinstance(output, Tensor):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor
 
+from mixsage import dense
 from mixsage import warp as geometry
 from mixsage.forms import Blocks, Boxes, Shift, describe, moved
 
@@ -69,13 +71,78 @@ class MixPlan:
         return mixed.movedim(-1, 1) if channels_last else mixed
 
     def targets(self, labels: Tensor, num_classes: int) -> Tensor:
-        """Mixed labels [B, C] float32 from class indices [P] or from labels that are soft already [P, C]."""
+        """Mixed labels [B, C] float32 from class indices [P] or from labels that are soft already [P, C].
+
+        Soft labels are shares of classes, or several classes at once (zeros and ones in floating point): each output's are the weighted
+        mean of its sources', and need not sum to 1.
+        """
         if labels.is_floating_point():
             return self._mix_soft(labels, num_classes)
         check_class_indices(labels, num_classes)
         self._check_rows(len(labels), "labels")
         empty = torch.zeros(len(self.sources), num_classes, device=self.weights.device)
         return empty.scatter_add_(1, labels.long()[self.sources], self.weights)
+
+    def apply_masks(self, class_maps: Tensor, num_classes: int | None = None, *, hard: bool = False, ignore: int = 255) -> Tensor:
+        """Mix segmentation masks as `apply` mixes the images: the shares of the classes at each pixel [B, C, H, W] float32.
+
+        What is ignored, or comes in from outside, has no share: where everything does the pixel's target is all zeros, and weighs nothing
+        in `loss.pixel_cross_entropy`. The shares are those of the pixels (`masks`), not of the labels (`weights`). A plan that mixes a
+        hidden layer mixes the classes likewise, but not if it shifts that layer, whose pixels are not the picture's.
+
+        Args:
+            class_maps: [P, H, W] whole numbers, on the grid of the images. Shares [P, C, H, W] of classes are mixed by `apply` itself.
+            num_classes: number of classes C; not needed with ``hard``.
+            hard: give the class of the source with the largest share (of equal ones, the first) instead: [B, H, W] int64.
+            ignore: the value of pixels without a class.
+
+        Example:
+            >>> plan = MixPlan(sources=torch.tensor([[0, 1], [1, 0]]), masks=torch.tensor([0.75, 0.25]).expand(2, 2).view(2, 2, 1, 1))
+            >>> class_maps = torch.tensor([[[0, 1]], [[1, 255]]])
+            >>> plan.apply_masks(class_maps, num_classes=2)[0, :, 0]
+            tensor([[0.7500, 0.0000],
+                    [0.2500, 0.7500]])
+            >>> plan.apply_masks(class_maps, hard=True)[:, 0]
+            tensor([[  0,   1],
+                    [  1, 255]])
+        """
+        dense.check_class_maps(class_maps, num_classes, hard, ignore)
+        self._check_device(class_maps.device, "class maps")
+        self._check_rows(len(class_maps), "class maps")
+        self._check_picture(class_maps.shape[1], class_maps.shape[2], "class maps are")
+        if hard or num_classes is None:
+            return dense.hard_maps(self, class_maps, ignore)
+        return dense.soft_maps(self, class_maps, num_classes, ignore)
+
+    def apply_boxes(
+        self, boxes: Sequence[Tensor], labels: Sequence[Tensor], size: Sequence[int], *, threshold: float = 0.1
+    ) -> dense.MixedBoxes:
+        """Mix detection targets: every source's boxes, moved with it, clipped, and weighted by the share of the box that shows.
+
+        A box that is pasted is clipped to the pasted part; one that something is pasted over keeps its corners and loses weight. Plans that
+        move blocks are refused, as they leave no box whole.
+
+        Args:
+            boxes: [N, 4] for each row of the pool: left, top, right, bottom in pixels; an image without boxes has [0, 4].
+            labels: [N] for each row of the pool.
+            size: height and width of the pictures.
+            threshold: boxes of which less shows are dropped.
+
+        Example:
+            >>> plan = MixPlan(sources=torch.tensor([[0, 1], [1, 0]]), masks=Boxes(torch.tensor([[0, 0, 4, 4]]), height=8, width=8))
+            >>> boxes = [torch.tensor([[0.0, 0.0, 4.0, 8.0]]), torch.tensor([[2.0, 2.0, 6.0, 6.0]])]
+            >>> plan.apply_boxes(boxes, [torch.tensor([5]), torch.tensor([7])], size=(8, 8)).per_image()[0]
+            {'boxes': tensor([[0., 0., 4., 8.],
+                    [2., 2., 4., 4.]]), 'labels': tensor([5, 7]), 'weights': tensor([0.5000, 0.2500])}
+        """
+        dense.check_boxes(self, boxes, labels, size, threshold)
+        self._check_rows(len(boxes), "lists of boxes")
+        for corners, names in zip(boxes, labels, strict=True):
+            self._check_device(corners.device, "boxes")
+            self._check_device(names.device, "labels of the boxes")
+        height, width = size
+        self._check_picture(height, width, "pictures are")
+        return dense.mix_boxes(self, boxes, labels, height, width, threshold)
 
     def dense_masks(self) -> Tensor:
         """The masks as a tensor [B, K, h, w] whatever form they are kept in: for pictures and for inspection."""
@@ -212,17 +279,23 @@ class MixPlan:
     def _check_pool(self, pool: Tensor) -> None:
         if not pool.is_floating_point():
             raise TypeError(f"apply mixes floating-point values, got {pool.dtype}; convert first, for example images.float() / 255")
-        if pool.device != self.sources.device:
-            raise ValueError(
-                f"the plan lies on {self.sources.device}, the pool on {pool.device}; move the plan with plan.to({str(pool.device)!r})"
-            )
+        self._check_device(pool.device, "pool")
         self._check_rows(len(pool), "rows")
-        spatial = isinstance(self.masks, Boxes) or self.warp is not None or self.masks.shape[2:] != (1, 1)
-        if not spatial:
-            return
-        if pool.ndim < 3:
+        if self._is_spatial() and pool.ndim < 3:
             raise ValueError(f"this plan needs rows and columns, got {describe(pool)}; expected [P, …, H, W]")
-        height, width = _sides_of(pool)
+        if self._is_spatial():
+            self._check_grid(*_sides_of(pool), "pool has")
+
+    def _check_device(self, device: torch.device, thing: str) -> None:
+        if device != self.sources.device:
+            raise ValueError(
+                f"the plan lies on {self.sources.device}, the {thing} on {device}; move the plan with plan.to({str(device)!r})"
+            )
+
+    def _is_spatial(self) -> bool:
+        return isinstance(self.masks, Boxes) or self.warp is not None or self.masks.shape[2:] != (1, 1)
+
+    def _check_grid(self, height: int, width: int, thing: str) -> None:
         if isinstance(self.masks, Boxes):
             wanted, fits = (self.masks.height, self.masks.width), (self.masks.height, self.masks.width) == (height, width)
         else:
@@ -231,8 +304,17 @@ class MixPlan:
             fits = wanted[0] <= height and wanted[1] <= width
         if not fits:
             raise ValueError(
-                f"the plan was drawn for a grid of {wanted[0]}×{wanted[1]}, the pool has {height}×{width}; draw a plan for this size"
+                f"the plan was drawn for a grid of {wanted[0]}×{wanted[1]}, the {thing} {height}×{width}; draw a plan for this size"
             )
+
+    def _check_picture(self, height: int, width: int, thing: str) -> None:
+        """Targets lie on the grid of the picture, not on that of a hidden layer."""
+        if self.layer is not None and isinstance(self.warp, Shift):
+            raise ValueError(
+                f"the plan shifts the output of the layer {self.layer!r}, whose pixels are not the picture's; "
+                "for targets on that layer's own grid use dataclasses.replace(plan, layer=None)"
+            )
+        self._check_grid(height, width, thing)
 
 
 def check_class_indices(labels: Tensor, num_classes: int) -> None:

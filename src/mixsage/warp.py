@@ -34,6 +34,11 @@ def block_of(size: int, blocks: int, device: torch.device | None = None) -> Tens
     return torch.arange(size, device=device) * blocks // size
 
 
+def block_edges(size: int, blocks: int, device: torch.device | None = None) -> Tensor:
+    """The first pixel of each block when a side of ``size`` pixels is cut into ``blocks``, with the end as a last entry."""
+    return -(-torch.arange(blocks + 1, device=device) * size // blocks)
+
+
 def enlarge(values: Tensor, height: int, width: int) -> Tensor:
     """[B, h, w] to [B, H, W], each value covering its block."""
     if values.shape[1] != height:
@@ -46,7 +51,7 @@ def enlarge(values: Tensor, height: int, width: int) -> Tensor:
 def _inside_block(size: int, blocks: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """For one side: the block of each pixel, its place inside that block, and the first pixel of each block (with the end as a last entry)."""
     block = block_of(size, blocks, device)
-    starts = -(-torch.arange(blocks + 1, device=device) * size // blocks)
+    starts = block_edges(size, blocks, device)
     return block, torch.arange(size, device=device) - starts[block], starts
 
 
