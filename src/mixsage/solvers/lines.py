@@ -36,14 +36,15 @@ def _choose_rows(unary: Tensor, along: Tensor, between: Tensor, shares: Tensor, 
     for beside, weight in ((others[:-2], weights[:-1]), (others[2:], weights[1:])):
         cost = cost + weight[rows, :, None] * (level[:, None] - beside[rows, :, None]) ** 2
 
-    best = [cost[:, 0]]
+    steps = along[rows, :, None, None] * price
+    best, origins = cost[:, 0], []
     for place in range(1, cost.shape[1]):
-        step = along[rows, place - 1, None, None] * price
-        best.append((best[-1][:, :, None] + step).amin(dim=1) + cost[:, place])
-    chosen = [level[best[-1].argmin(dim=1)]]
-    for place in range(cost.shape[1] - 2, -1, -1):
-        step = along[rows, place, None] * (level[:, None] - chosen[-1][:, None]) ** 2
-        chosen.append(level[(best[place] + step).argmin(dim=1)])
+        reached, origin = (best[:, :, None] + steps[:, place - 1]).min(dim=1)
+        best = reached + cost[:, place]
+        origins.append(origin)
+    chosen = [best.argmin(dim=1, keepdim=True)]
+    for origin in reversed(origins):
+        chosen.append(origin.gather(1, chosen[-1]))
     shares = shares.clone()
-    shares[rows] = torch.stack(chosen[::-1], dim=1)
+    shares[rows] = torch.cat(chosen[::-1], dim=1) / (count - 1)
     return shares

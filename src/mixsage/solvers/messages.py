@@ -12,7 +12,6 @@ The edge 0 of a block leads along its row, edge 1 down its column; a sweep in th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -24,9 +23,9 @@ from mixsage.solvers.lines import improve
 
 SWEEPS = 48
 """Sweeps at most on the host, which stops when all problems are proved; few need that many."""
-SWEEPS_UNSEEN = 16
-"""Sweeps on a device, which would have to be waited for to learn how far it is. A step is a few launches there, and launches are what it costs."""
-LABELLINGS_UNSEEN = 6
+SWEEPS_UNSEEN = 10
+"""Sweeps on a device, which would have to be waited for to learn how far it is. A step is three launches there, and launches are what it costs."""
+LABELLINGS_UNSEEN = 2
 """How many of them, the last ones, yield a labelling there; without it a step takes half the launches."""
 SHRINK = 0.6
 """On the host, proved problems are laid aside once no more than this share of them is left."""
@@ -58,7 +57,7 @@ def sweep(problem: LevelProblem, sweeps: int, *, labellings: int, watched: bool)
     best = answer = _Best.none(grid)
     rows = torch.arange(len(problem.unary), device=problem.unary.device)
     there, back = _Sweeper(grid), _Sweeper(grid.turn())
-    facing = torch.zeros_like(there.opposed)
+    facing = torch.zeros_like(there.messages[:, :, :, 1:])
     for count in range(sweeps):
         sweeper, turned = (back, True) if count % 2 else (there, False)
         facing, bound = sweeper.run(facing.flip(0, 3), choose=count >= sweeps - labellings)
@@ -147,15 +146,13 @@ class _Best:
 class _Step(NamedTuple):
     """What is read and written on one diagonal."""
 
-    base: Tensor
-    opposed: Tensor
-    price: Tensor
+    offers: Tensor
     differences: Tensor
     arriving: tuple[Tensor, Tensor]
     weights: tuple[Tensor, Tensor]
     neighbours: tuple[Tensor, Tensor]
     messages: Tensor
-    shares: Tensor
+    steps: Tensor
 
 
 class _Sweeper:
@@ -165,31 +162,31 @@ class _Sweeper:
         self.grid = grid
         unary, weights = grid.unary, grid.weights
         count, levels, side, batch = unary.shape
+        self.top = levels - 1
         self.price = squared_differences(levels, unary)[:, :, None, None] * weights[:, :, None, None]
-        self.behind = arriving(weights)
+        behind = arriving(weights)
         # What the visited neighbours add to the difference between one level and the next, but for the part that depends on their levels.
-        steps = torch.arange(1, 2 * levels - 1, 2, device=unary.device, dtype=unary.dtype) / (levels - 1) ** 2
-        self.slope = steps[:, None, None] * self.behind.sum(dim=1)[:, None]
-        self.base, self.opposed = torch.empty_like(unary), unary.new_empty(count, 2, levels, side, batch)
-        self.differences = unary.new_empty(count, levels - 1, side, batch)
+        middle = torch.arange(1, 2 * levels - 1, 2, device=unary.device, dtype=unary.dtype) / self.top**2
+        self.slope = middle[:, None, None] * behind.sum(dim=1)[:, None]
+        self.behind = behind * (2 / self.top**2)
+        self.offers = torch.empty_like(self.price)
+        self.differences = unary.new_empty(count, self.top, side, batch)
         # One place more than there are rows, at the front: who has no neighbour there reads zero.
         self.messages = unary.new_zeros(count, 2, levels, side + 1, batch)
-        self.shares = unary.new_zeros(count, side + 1, batch)
+        self.taken = unary.new_zeros(count, side + 1, batch)
         self.steps = [self._cut(k, max(0, k - side + 1), min(side, k + 1)) for k in range(count)]
 
     def _cut(self, k: int, low: int, high: int) -> _Step:
         here, shifted = slice(low, high), slice(low + 1, high + 1)
         before = max(k - 1, 0)
         return _Step(
-            base=self.base[k, :, here],
-            opposed=self.opposed[k, :, :, here],
-            price=self.price[k, :, :, :, here],
+            offers=self.offers[k, :, :, :, here],
             differences=self.differences[k, :, here],
             arriving=(self.messages[before, 0, :, shifted], self.messages[before, 1, :, here]),
             weights=(self.behind[k, 0, here], self.behind[k, 1, here]),
-            neighbours=(self.shares[before, shifted], self.shares[before, here]),
+            neighbours=(self.taken[before, shifted], self.taken[before, here]),
             messages=self.messages[k, :, :, shifted],
-            shares=self.shares[k, shifted],
+            steps=self.taken[k, shifted],
         )
 
     def run(self, facing: Tensor, *, choose: bool) -> tuple[Tensor, Tensor]:
@@ -198,16 +195,17 @@ class _Sweeper:
         ``facing`` [2n - 1, 2, L, n, B] are the messages that come against it over each block's leaving edges. Returns the messages, where they arrive, and
         the bound [B].
         """
-        torch.add(self.grid.unary, facing.sum(dim=1), out=self.base)
-        torch.neg(facing, out=self.opposed)
-        torch.add(self.base[:, 1:] - self.base[:, :-1], self.slope, out=self.differences)
+        base = self.grid.unary + facing.sum(dim=1)
+        # What a step adds to the arriving messages is known before: for all diagonals at once.
+        torch.add(torch.add(-facing, base[:, None], alpha=0.5)[:, :, :, None], self.price, out=self.offers)
+        if choose:
+            torch.add(base[:, 1:] - base[:, :-1], self.slope, out=self.differences)
         for k, step in enumerate(self.steps):
-            total = step.base
+            offers = step.offers
             if k:
-                total = total + step.arriving[0]
-                total += step.arriving[1]
-            sent = torch.add(step.opposed, total, alpha=0.5)
-            _lowest((sent[:, :, None] + step.price).unbind(1), step.messages)
+                heard = step.arriving[0] + step.arriving[1]
+                offers = torch.add(offers, heard[:, None], alpha=0.5)
+            torch.amin(offers, dim=1, out=step.messages)
             if choose:
                 self._choose(step)
         sent = self.messages[:, :, :, 1:]
@@ -215,20 +213,18 @@ class _Sweeper:
 
     def chosen(self) -> Tensor:
         """The labelling of the last sweep that made one: shares [2n - 1, n, B]."""
-        return self.shares[:, 1:]
+        return self.taken[:, 1:] / self.top
 
     def _choose(self, step: _Step) -> None:
         """The level of each block of a diagonal, given its neighbours on the diagonal before: the number of steps up that pay."""
-        top = self.price.shape[2] - 1
         pull = step.weights[0] * step.neighbours[0]
         pull.addcmul_(step.weights[1], step.neighbours[1])
-        pays = step.differences.add(pull, alpha=-2 / top) < 0
-        torch.div(pays.sum(dim=0), top, out=step.shares)
+        torch.sum(step.differences < pull, dim=0, dtype=pull.dtype, out=step.steps)
 
     def _bound(self) -> Tensor:
         """[B] no labelling costs less. A message that leaves the grid is the same for all levels: what a chain of blocks costs at least."""
-        side = self.shares.shape[1] - 1
-        leaving = torch.arange(side, device=self.shares.device)
+        side = self.taken.shape[1] - 1
+        leaving = torch.arange(side, device=self.taken.device)
         along = self.messages[side - 1 + leaving, 0, 0, leaving + 1].sum(dim=0)
         return along + self.messages[side - 1 :, 1, 0, side].sum(dim=0)
 
@@ -239,10 +235,6 @@ def arriving(sent: Tensor) -> Tensor:
     held[1:, 0] = sent[:-1, 0]
     held[1:, 1, ..., 1:, :] = sent[:-1, 1, ..., :-1, :]
     return held
-
-
-def _lowest(choices: tuple[Tensor, ...], out: Tensor) -> None:
-    torch.minimum(reduce(torch.minimum, choices[:-1]), choices[-1], out=out)
 
 
 def _places(side: int, device: torch.device) -> tuple[Tensor, Tensor]:
