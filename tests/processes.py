@@ -22,14 +22,19 @@ STEPS = 3
 
 
 def run(folder) -> None:
-    """Every scenario, one after another, in processes that find each other as under torchrun."""
+    """Every scenario, one after another."""
+    together(_scenarios, folder)
+
+
+def together(work, *arguments) -> None:
+    """`work(rank, *arguments)` in processes that find each other as under torchrun."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(_start, (port, folder), nprocs=COUNT)
+    torch.multiprocessing.spawn(_start, (port, work, arguments), nprocs=COUNT)
 
 
-def _start(rank, port, folder) -> None:
+def _start(rank, port, work, arguments) -> None:
     torch.set_num_threads(1)
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
@@ -40,13 +45,17 @@ def _start(rank, port, folder) -> None:
         "LOCAL_WORLD_SIZE": str(COUNT),
     }
     torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+    work(rank, *arguments)
+    torch.distributed.destroy_process_group()
+
+
+def _scenarios(rank, folder) -> None:
     for name, (train, mixer, options) in SCENARIOS.items():
         try:
             state = train(rank, mixer, **options)
         except Exception:  # noqa: BLE001  # told to the test of this scenario, which fails with it
             state = {"failed": traceback.format_exc()}
         torch.save(state, f"{folder}/{name} {rank}.pt")
-    torch.distributed.destroy_process_group()
 
 
 def network():
