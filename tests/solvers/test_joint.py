@@ -76,21 +76,46 @@ def test_halves_come_with_the_second_iteration_and_only_of_what_is_used():
 
 
 def test_half_and_half_is_taken_where_it_pays():
-    grid = joint._Grid(2, 0.0, torch.device("cpu"))
-    single = torch.eye(3)[None]
-    menu, surcharge = joint._with_halves(single, torch.tensor([[2.0, 2.0, 0.0]]))
+    board = joint._Board(2, 0.0, torch.device("cpu"))
+    menu, surcharge = joint._with_halves(torch.tensor([[2.0, 2.0, 0.0]]))
     assert menu[0, 3].tolist() == [0.5, 0.5, 0.0]
     assert surcharge[0].tolist() == pytest.approx([0.0, 0.0, 0.0, -joint.HALF_BONUS, joint.FORBIDDEN, joint.FORBIDDEN])
     cost = torch.tensor([[0.3, 0.3, 0.9], [0.1, 0.5, 0.9], [0.2, 0.2, 0.2], [0.9, 0.9, 0.1]])[None]
     cost = cost @ menu.transpose(1, 2) + surcharge[:, None]
-    now = torch.eye(3)[[0, 1, 0, 1]][None]
-    assert grid.choose(cost, menu, now)[0].tolist() == [[0.5, 0.5, 0], [1, 0, 0], [0.5, 0.5, 0], [0, 0, 1]]
+    chosen = board.choose(cost[:, board.order], menu @ menu.transpose(1, 2), torch.tensor([[0, 1, 0, 1]]))[:, board.back]
+    assert menu[0, chosen[0]].tolist() == [[0.5, 0.5, 0], [1, 0, 0], [0.5, 0.5, 0], [0, 0, 1]]
 
 
 def test_three_inputs_have_three_halves():
-    menu, surcharge = joint._with_halves(torch.eye(4)[None], torch.tensor([[1.0, 3.0, 0.0, 2.0]]))
+    menu, surcharge = joint._with_halves(torch.tensor([[1.0, 3.0, 0.0, 2.0]]))
+    assert menu[0, :4].tolist() == torch.eye(4).tolist()
     assert menu[0, 4:].tolist() == [[0, 0.5, 0, 0.5], [0.5, 0.5, 0, 0], [0.5, 0, 0, 0.5]]
     assert surcharge[0, 4:].tolist() == pytest.approx(3 * [-joint.HALF_BONUS])
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 4])
+def test_a_choice_weighs_its_borders(side):
+    """The board's own account of its choice, against a sum over pairs of neighbours; and no choice of a single block does better."""
+    draw = torch.Generator().manual_seed(side)
+    board = joint._Board(side, 0.3, torch.device("cpu"))
+    menu = torch.cat([torch.eye(3), (torch.eye(3)[[0]] + torch.eye(3)[[1]]) / 2])
+    price = torch.rand(5, side**2, 4, generator=draw)
+    weighed = price + board.borders[board.back] * (menu**2).sum(dim=1)
+    chosen = board.choose(weighed[:, board.order], (menu @ menu.T).expand(5, -1, -1), torch.zeros(5, side**2, dtype=torch.int64))
+
+    def energy(part, labels):
+        total = sum(float(price[part, k, label]) for k, label in enumerate(labels))
+        for k, label in enumerate(labels):
+            beside = [k + 1] if k % side < side - 1 else []
+            for other in beside + ([k + side] if k + side < side**2 else []):
+                total += 0.15 * float(((menu[label] - menu[labels[other]]) ** 2).sum())
+        return total
+
+    for part in range(5):
+        labels = chosen[part, board.back].tolist()
+        second = [k for k in range(side**2) if (k // side + k % side) % 2]
+        for k, label in itertools.product(second, range(4)):
+            assert energy(part, labels) <= energy(part, [*labels[:k], label, *labels[k + 1 :]]) + 1e-5
 
 
 def test_outputs_with_the_same_inputs_are_pulled_apart():

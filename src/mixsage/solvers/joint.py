@@ -72,61 +72,95 @@ def solve(problem: JointProblem, labels: Tensor, iterations: int, apart: float) 
     state = _State.of(problem.repeat(starts), labels.flatten(0, 1))
     for iteration in range(iterations):
         last = iteration == iterations - 1
-        extra = apart * _pulled_apart(state.use) if last and iteration else None
+        menu = state.menu(halves=iteration > 0, apart=apart if last and iteration else 0.0)
         for output in range(count):
-            state.choose(output, extra, halves=iteration > 0)
-    shares = state.shares.view(parts * starts, count, problem.side, problem.side, count)
+            state.choose(output, menu)
+    shares = state.board.straight(state.shares).view(parts * starts, count, problem.side, problem.side, count)
     best = state.problem.objective(shares).view(parts, starts).argmin(dim=1)
     return shares.view(parts, starts, *shares.shape[1:])[torch.arange(parts, device=best.device), best]
 
 
+@dataclass(frozen=True, eq=False)
+class _Menu:
+    """What every output may choose from in one iteration; it does not depend on what the others choose meanwhile."""
+
+    choices: Tensor
+    """[P, m, L, m] shares of the inputs (last axis) in each choice of each output."""
+    cost: Tensor
+    """[P, m, n·n, L] of each choice at each block, but for the penalty on what others use."""
+    likeness: Tensor
+    """[P, m, L, L] inner products of the choices."""
+    felt: Tensor
+    """[P, m, m, L] what a penalty on the inputs adds to each choice."""
+    nearest: Tensor
+    """[P, m, n·n] the choice that is most like what the output has."""
+
+
 class _State:
-    """The outputs as they are chosen, and how much they use of each input."""
+    """The outputs as they are chosen, and how much they use of each input. Blocks are in the order of the board."""
 
     def __init__(self, problem: JointProblem, shares: Tensor) -> None:
         self.problem = problem
-        self.shares = shares
+        self.board = _Board(problem.side, problem.smoothness, shares.device)
+        self.shares = shares[:, :, self.board.order]
         self.use = shares.sum(dim=2)
         self.total = self.use.sum(dim=1)
-        self.cost = problem.cost.flatten(2).transpose(1, 2) + FORBIDDEN * (~problem.member)[:, None].to(problem.cost.dtype)
-        self.single = torch.eye(shares.shape[-1], device=shares.device).expand(len(shares), -1, -1)
-        self.grid = _Grid(problem.side, problem.smoothness, shares.device)
+        cost = problem.cost.flatten(2).transpose(1, 2) + FORBIDDEN * (~problem.member)[:, None].to(problem.cost.dtype)
+        self.cost = cost[:, self.board.order]
+        self.compatibility = problem.compatibility.transpose(1, 2)
+        self.part = torch.arange(len(shares), device=shares.device)[:, None]
 
     @classmethod
     def of(cls, problem: JointProblem, labels: Tensor) -> _State:
         one_hot = functional.one_hot(labels, labels.shape[1]).to(torch.float32)
         return cls(problem, one_hot * problem.member[:, :, None, None])
 
-    def choose(self, output: int, extra: Tensor | None, *, halves: bool) -> None:
+    def menu(self, *, halves: bool, apart: float) -> _Menu:
+        """The choices of all outputs in the iteration to come."""
+        parts, count = self.use.shape[:2]
+        choices = torch.eye(count, device=self.use.device).expand(parts, count, -1, -1)
+        cost = self.cost[:, None]
+        if apart:
+            cost = cost + apart * _pulled_apart(self.use)[:, :, None]
+        if halves:
+            choices, surcharge = _with_halves(self.use)
+            cost = cost @ choices.transpose(2, 3) + surcharge[:, :, None]
+        likeness = choices @ choices.transpose(2, 3)
+        size = torch.diagonal(likeness, dim1=2, dim2=3)[:, :, None]
+        # A border costs half the squared distance of the shares on its sides: |a|²/2 + |b|²/2 - a·b.
+        cost = cost + self.board.borders * size
+        nearest = (self.shares @ choices.transpose(2, 3) - size / 2).argmax(dim=-1)
+        felt = (2 * self.problem.diversity) * choices.transpose(2, 3)
+        # Places that are filled up show nothing, whatever they choose.
+        return _Menu(choices * self.problem.member[:, :, None, None], cost, likeness, felt, nearest)
+
+    def choose(self, output: int, menu: _Menu) -> None:
         """Choose one output anew, given the others."""
         others = self.total - self.use[:, output]
-        penalty = (2 * self.problem.diversity) * self.problem.penalty(others[:, None])
-        if extra is not None:
-            penalty = penalty + extra[:, output, None]
-        cost, menu = self.cost + penalty, self.single
-        if halves:
-            menu, surcharge = _with_halves(menu, self.use[:, output])
-            cost = torch.baddbmm(surcharge[:, None], cost, menu.transpose(1, 2))
-        shares = self.grid.choose(cost, menu, self.shares[:, output])
-        shares = shares * self.problem.member[:, output, None, None]
+        penalty = functional.threshold(others[:, None] @ self.compatibility, self.problem.threshold, 0.0)
+        cost = menu.cost[:, output] + penalty @ menu.felt[:, output]
+        labels = self.board.choose(cost, menu.likeness[:, output], menu.nearest[:, output])
+        shares = menu.choices[:, output][self.part, labels]
         self.shares[:, output] = shares
-        self.use[:, output] = shares.sum(dim=1)
-        self.total = others + self.use[:, output]
+        use = shares.sum(dim=1)
+        self.use[:, output] = use
+        self.total = others + use
 
 
-def _with_halves(single: Tensor, use: Tensor) -> tuple[Tensor, Tensor]:
-    """All inputs [P, m, m], then half and half [P, 3, m] of the three that are used most; and what each costs extra, [P, m + 3]."""
+def _with_halves(use: Tensor) -> tuple[Tensor, Tensor]:
+    """All inputs, then half and half of the three that are used [..., m] most: [..., m + 3, m]; and what each costs extra, [..., m + 3]."""
+    count = use.shape[-1]
     # A stable sort, as `topk` breaks ties otherwise on each device.
-    amount, most = use.sort(dim=1, descending=True, stable=True)
-    parents = functional.one_hot(most[:, :3], use.shape[1]).to(use.dtype)
-    # Stacked from slices: a list of indices would be moved to the device, and wait for it.
-    first, second = (
-        torch.stack([parents[:, 0], parents[:, 0], parents[:, 1]], 1),
-        torch.stack([parents[:, 1], parents[:, 2], parents[:, 2]], 1),
-    )
+    amount, most = use.sort(dim=-1, descending=True, stable=True)
+    parents = functional.one_hot(most[..., :3], count).to(use.dtype)
+    # Of parents a, b, c in their order, the halves ab, ac, bc. From slices: a list of indices would be moved to the device, and wait for it.
+    a, others = parents[..., :1, :], parents[..., 1:, :]
+    halves = torch.cat([a + others, others.sum(dim=-2, keepdim=True)], dim=-2) / 2
     # A half of something that is not used is no choice.
-    surcharge = torch.where(torch.stack([amount[:, 1], amount[:, 2], amount[:, 2]], 1) > 0, -HALF_BONUS, FORBIDDEN)
-    return torch.cat([single, (first + second) / 2], dim=1), functional.pad(surcharge, (use.shape[1], 0))
+    rarer = torch.cat([amount[..., 1:3], amount[..., 2:3]], dim=-1)
+    surcharge = torch.where(rarer > 0, -HALF_BONUS, FORBIDDEN)
+    single = torch.eye(count, device=use.device).expand(*use.shape, -1)
+    return torch.cat([single, halves], dim=-2), functional.pad(surcharge, (count, 0))
 
 
 def _pulled_apart(use: Tensor) -> Tensor:
@@ -145,38 +179,49 @@ def _pulled_apart(use: Tensor) -> Tensor:
     return (lets_go & several).to(torch.float32)
 
 
-class _Grid:
-    """The choice of one output: a Potts problem, by iterated conditional modes on the two colours of a chessboard, from several starts."""
+class _Board:
+    """The choice of one output: a Potts problem, by iterated conditional modes on the two colours of a chessboard, from several starts.
+
+    Blocks are held in the order of their colours, as those of one colour do not touch.
+    """
 
     def __init__(self, side: int, smoothness: float, device: torch.device) -> None:
         place = torch.arange(side * side, device=device)
         row, column = place // side, place % side
+        self.first = -(-side * side // 2)
+        """Blocks of the first colour."""
+        self.order = ((row + column) % 2).argsort(stable=True)
+        self.back = self.order.argsort()
+        row, column = row[self.order], column[self.order]
         adjacent = ((row[:, None] - row).abs() + (column[:, None] - column).abs() == 1).to(torch.float32)
-        self.attraction = -smoothness * adjacent
+        self.attraction = -smoothness * adjacent[: self.first, self.first :]
         self.borders = smoothness / 2 * adjacent.sum(dim=1)[:, None]
-        self.colours = [(row + column) % 2 == colour for colour in (0, 1)]
 
-    def choose(self, cost: Tensor, menu: Tensor, now: Tensor) -> Tensor:
-        """Shares [P, n·n, m] chosen from a menu [P, L, m] at costs [P, n·n, L].
+    def straight(self, shares: Tensor) -> Tensor:
+        """Shares [P, m, n·n, m] back to rows of blocks."""
+        return shares[:, :, self.back]
 
-        Starts are the cheapest of each block, the cheapest for all blocks together, and what there is ``now`` [P, n·n, m].
+    def choose(self, cost: Tensor, likeness: Tensor, nearest: Tensor) -> Tensor:
+        """Choices [P, n·n] at costs [P, n·n, L] whose neighbours are alike as [P, L, L] says.
+
+        Starts are the cheapest of each block, the cheapest for all blocks together, and the ``nearest`` [P, n·n] to what there is. Only those of
+        the second colour matter, as the first is chosen given them.
         """
-        likeness = menu @ menu.transpose(1, 2)
-        size = torch.diagonal(likeness, dim1=1, dim2=2)
-        # A border costs half the squared distance of the shares on its sides: |a|²/2 + |b|²/2 - a·b.
-        cost = cost + self.borders * size[:, None]
-        nearest = (now @ menu.transpose(1, 2) - size[:, None] / 2).argmax(dim=-1)
-        same = cost.sum(dim=1).argmin(dim=-1, keepdim=True).expand_as(nearest)
-        labels = torch.stack([cost.argmin(dim=-1), same, nearest], dim=1)
-        part = torch.arange(len(cost), device=cost.device)[:, None, None]
-        cost = cost[:, None]
-        for colour in self.colours:
-            labels = torch.where(colour, self._felt(cost, likeness, part, labels).argmin(dim=-1), labels)
-        # Of the attraction each border is felt from both sides.
-        felt = (self._felt(cost, likeness, part, labels) + cost).gather(-1, labels[..., None]).sum(dim=(2, 3))
-        best = labels[part[:, 0, 0], felt.argmin(dim=1)]
-        return menu[part[:, 0], best]
+        parts, first = len(cost), self.first
+        same = cost.sum(dim=1).argmin(dim=-1, keepdim=True).expand(-1, cost.shape[1] - first)
+        starts = torch.stack([cost[:, first:].argmin(dim=-1), same, nearest[:, first:]], dim=1)
+        count = starts.shape[1]
+        part = torch.arange(parts, device=cost.device)[:, None]
+        cost = cost[:, None].expand(-1, count, -1, -1).flatten(0, 1)
 
-    def _felt(self, cost: Tensor, likeness: Tensor, part: Tensor, labels: Tensor) -> Tensor:
-        """[P, S, n·n, L] what each choice costs at each block, its neighbours being as they are."""
-        return cost + self.attraction @ likeness[part, labels]
+        def felt(mine: Tensor, attraction: Tensor, labels: Tensor) -> Tensor:
+            """[P·S, …, L] what each choice costs at the blocks of one colour, those of the other being as they are."""
+            beside = likeness[part, labels.view(parts, -1)].view(len(cost), -1, likeness.shape[-1])
+            return torch.baddbmm(mine, attraction.expand(len(cost), -1, -1), beside)
+
+        one = felt(cost[:, :first], self.attraction, starts).argmin(dim=-1)
+        least, other = felt(cost[:, first:], self.attraction.T, one).min(dim=-1)
+        # Every border lies between the colours, so that the second has felt all of them.
+        energy = least.sum(dim=1) + cost[:, :first].gather(-1, one[..., None]).sum(dim=(1, 2))
+        best = energy.view(parts, count).argmin(dim=1)
+        return torch.cat([one, other], dim=1).view(parts, count, -1)[part[:, 0], best]
