@@ -28,6 +28,8 @@ class Train:
 
     recipe: Path | None = None
     """A TOML file of settings, which the other flags override."""
+    resume: Path | None = None
+    """Continue the run in this folder, with the settings that it began with; goes alone."""
     smoke: bool = False
     """Try these settings in seconds: the same run on a few embedded images, narrow, evaluated and reported."""
     data: Data = field(default_factory=Data)
@@ -152,6 +154,14 @@ class StudyStats:
     """What to compare: last, best, median_of_last_ten, ood, nll, …"""
     baseline: str | None = None
     """The arm that the others are compared with; the first if left out."""
+    arms: tuple[str, ...] = ()
+    """Only these arms, and the baseline; all if left out."""
+    data: str | None = None
+    """Only runs on this data, as the records name it."""
+    model: str | None = None
+    """Only runs of this model, as the records name it."""
+    costs: Path | None = None
+    """Take the cost from step times instead of the runs' seconds: what bench steps --json wrote."""
     json: bool = False
     """Write only JSON to standard output."""
 
@@ -163,11 +173,13 @@ class Report:
     records: Positional[tuple[Path, ...]]
     """Files of records."""
     out: Path = Path("report.html")
-    """The page; tables and figures go into a folder of its name beside it."""
+    """The page: .html, or .md for Markdown; figures, and tables of the HTML page, go into a folder of its name beside it."""
     title: str = "Comparison of mixing methods"
     """Heading of the page."""
     baseline: str | None = None
     """The arm that the others are compared with; no mixing if left out."""
+    costs: Path | None = None
+    """Step times, to show cost by these too: what bench steps --json wrote."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -336,11 +336,13 @@ def _study_run(given: list[str]) -> int:
 
 def _study_stats(given: list[str]) -> int:
     arguments = _arguments()
-    from mixsage.study.records import read_all
+    from mixsage.study.records import read_all, select
     from mixsage.study.summary import summarise, table
 
     asked = arguments.read(arguments.StudyStats, "study stats", given)
-    summary = summarise(read_all(asked.records), metric=asked.metric, baseline=asked.baseline)
+    arms = [*filter(None, [asked.baseline]), *asked.arms] if asked.arms else None
+    chosen = select(read_all(asked.records), arms=arms, data=asked.data, model=asked.model, status=None)
+    summary = summarise(chosen, metric=asked.metric, baseline=asked.baseline, costs=asked.costs)
     print(json.dumps(summary) if asked.json else table(summary))
     return 0
 
@@ -352,13 +354,15 @@ def _report(given: list[str]) -> int:
     """Records to one page with tables and figures, beside the published numbers.
 
     mixsage report studies/cifar10-5k/records.jsonl --out report.html
+    mixsage report studies/cifar10-5k/records.jsonl --out report.md
     """
     arguments = _arguments()
-    from mixsage.reports.page import report
+    from mixsage.reports import markdown, page
     from mixsage.study.records import read_all
 
     asked = arguments.read(arguments.Report, "report", given)
-    for path in report(read_all(asked.records), asked.out, title=asked.title, baseline=asked.baseline):
+    report = markdown.report if asked.out.suffix.lower() == ".md" else page.report
+    for path in report(read_all(asked.records), asked.out, title=asked.title, baseline=asked.baseline, costs=asked.costs):
         print(path)
     return 0
 

@@ -152,8 +152,8 @@ def test_formats(tmp_path):
 
 
 def test_pyplot_is_left_alone():
-    from matplotlib import pyplot
+    from matplotlib import pyplot as plt
 
-    before = pyplot.get_fignums()
+    before = plt.get_fignums()
     DRAWINGS["tradeoff"]()
-    assert pyplot.get_fignums() == before
+    assert plt.get_fignums() == before

@@ -86,12 +86,12 @@ def test_published_numbers_are_the_papers():
             continue
         key = (entry["data"], entry["model"], entry["metric"])
         total.setdefault(key, []).append(entry["value"])
-    assert sum(total["cifar10", "preactresnet18", "accuracy"][:8]) == pytest.approx(769.53)
+    assert sum(total["cifar10", "preactresnet18", "accuracy"][:8]) == pytest.approx(769.54)
     assert sum(total["cifar100", "preactresnet18", "accuracy"][:8]) == pytest.approx(629.76)
     assert sum(total["cifar100", "wrn16_8", "accuracy"]) == pytest.approx(639.94)
-    assert sum(total["cifar100", "resnext29_4_24", "accuracy"]) == pytest.approx(630.11)
+    assert sum(total["cifar100", "resnext29_4_24", "accuracy"]) == pytest.approx(631.11)
     assert sum(total["cifar10", "preactresnet18", "fgsm"]) == pytest.approx(651.36)
-    assert sum(total["cifar100", "preactresnet18", "gaussian"]) == pytest.approx(362.18)
+    assert sum(total["cifar100", "preactresnet18", "gaussian"]) == pytest.approx(361.28)
     assert len({(e["data"], e["model"], published.canonical(e["method"]), e["metric"]) for e in numbers}) == len(numbers)
 
 
@@ -144,13 +144,68 @@ def test_another_baseline():
 
 def test_cost():
     table = named(tables(study()), "cost")
-    minutes, speed, ratio, gain, per_cost = row(table, "SAGE")
+    place, minutes, speed, ratio, gain, per_cost = row(table, "SAGE")
+    assert place.text == "Linux, 2 cores, fp32"
     assert minutes.text == f"{410 * 1.01 / 60:.1f}"
-    assert ratio.text == "2.05"
+    assert ratio.text == "2.05 ± 0.00"
     assert ratio.published == f"{6.83 / 3.35:.2f}"
+    assert gain.text == row(named(tables(study()), "differences"), "SAGE")[0].text.partition(" ±")[0]
     assert float(per_cost.text) == pytest.approx(float(gain.text) / 2.05, abs=0.01)
-    assert row(table, "Vanilla")[3].text == MISSING
+    assert row(table, "Vanilla")[3].text == "1"
+    assert row(table, "Vanilla")[4].text == MISSING
     assert speed.text == "732"
+
+
+def on_another_machine(records, *arms):
+    """The same records, some arms made on a slow machine at another precision."""
+    slow = {"system": "Linux", "cores": 2, "processor": "Old <b>"}
+    return [
+        replace(one, machine=slow, settings={**one.settings, "precision": "bf16"}, metrics={**one.metrics, "seconds": 9999.0})
+        if one.arm in arms
+        else one
+        for one in records
+    ]
+
+
+def test_seconds_of_different_machines_are_not_compared():
+    found = tables(on_another_machine(study(), "puzzlemix"))
+    table = named(found, "cost")
+    place, minutes, _, ratio, gain, per_cost = row(table, "Puzzle Mix")
+    assert place.text == "Old <b>, 2 cores, bf16"
+    assert minutes.text == f"{9999 / 60:.1f}"
+    assert ratio.text == per_cost.text == MISSING
+    assert gain.text != MISSING  # accuracy is compared, and it is said across what
+    assert "No pair to take a cost from: Puzzle Mix." in table.notes
+    assert any("27 on Linux, 2 cores, fp32; 3 on Old <b>, 2 cores, bf16" in note for note in named(found, "accuracy").notes)
+    mixed = "Puzzle Mix: 3 of 3 pairs compare runs of different machines or precisions."
+    assert mixed in named(found, "differences").notes
+    assert row(table, "SAGE")[3].text == "2.05 ± 0.00"
+
+
+def test_an_arm_made_in_two_places_has_two_rows():
+    records = study()
+    moved = [on_another_machine([one], one.arm)[0] if one.seed == 2 and one.arm in {"clean", "sage"} else one for one in records]
+    table = named(tables(moved), "cost")
+    cells = [cells for label, cells in table.rows if label == "SAGE"]
+    assert [own[0].text for own in cells] == ["Linux, 2 cores, fp32", "Old <b>, 2 cores, bf16"]
+    assert [(own[3].text, own[3].note) for own in cells] == [("2.05", "2 pairs"), ("1.00", "1 pair")]
+
+
+def test_costs_by_step_times_are_called_that(tmp_path):
+    file = tmp_path / "steps.json"
+    file.write_text('{"ratios": {"sage": {"median": 1.97}, "cutmix": 1.0}}')
+    table = named(tables(study(), costs=file), "cost")
+    assert table.columns[-1] == "cost / Vanilla, by step times"
+    assert [row(table, name)[-1].text for name in ("Vanilla", "SAGE", "CutMix", "Mixup")] == ["1", "1.97", "1.00", MISSING]
+    assert any("steps.json, measured apart from these runs" in note for note in table.notes)
+
+
+def test_no_mixing_is_the_papers_vanilla():
+    records = [replace(one, arm="no mixing") if one.arm == "clean" else one for one in study()]
+    table = named(tables(records), "accuracy")
+    assert table.rows[0][0] == "no mixing"
+    assert row(table, "no mixing")[0].published == "95.07"
+    assert row(table, "no mixing, twice the steps")[0].published is None
 
 
 def test_metrics_that_nobody_measured_make_no_table():

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from mixsage.reports import published
 from mixsage.reports.pictures import Curve, Point
+from mixsage.study.cost import Cost, by_steps, by_times
 from mixsage.study.records import Record, RecordError, select
 from mixsage.study.statistics import Estimate, estimate
 
@@ -95,16 +97,40 @@ def label_of(record: Record) -> str:
     return published.title("methods", name)
 
 
-def points(setting: Setting, x: str, y: str, *, scale: float = 1.0) -> list[Point]:
-    """The arms in the plane of two metrics; ``scale`` turns the unit of the first into another."""
+def points(setting: Setting, x: str, y: str) -> list[Point]:
+    """The arms in the plane of two metrics."""
     found = []
     for arm in setting.arms:
         across, up = arm.estimate(x), arm.estimate(y)
-        if across is None or up is None:
-            continue
-        error = None if across.half_width is None else across.half_width * scale
-        found.append(Point(arm=arm.label, x=across.mean * scale, y=up.mean, x_error=error, y_error=up.half_width))
+        if across is not None and up is not None:
+            found.append(Point(arm=arm.label, x=across.mean, y=up.mean, x_error=across.half_width, y_error=up.half_width))
     return found
+
+
+def paid_in(setting: Setting, reference: Arm, file: Path | None = None) -> dict[str, Cost]:
+    """What arms cost beside one of them: by the runs' seconds, or by the step times in a file."""
+    arms = {arm.label: arm.records for arm in setting.arms}
+    return by_times(arms, reference.label) if file is None else by_steps(arms, reference.label, file)
+
+
+def costs_of(setting: Setting, reference: Arm, file: Path | None = None, metric: str = "last") -> list[Point]:
+    """The arms in the plane of their cost, the baseline's being 1, and a metric; arms whose cost is not known are left out."""
+    paid = paid_in(setting, reference, file)
+    found = []
+    for arm in setting.arms:
+        up = arm.estimate(metric)
+        if up is not None and arm.label == reference.label:
+            found.append(Point(arm=arm.label, x=1.0, y=up.mean, y_error=up.half_width))
+        elif up is not None and arm.label in paid:
+            ratio = paid[arm.label].ratio
+            found.append(Point(arm=arm.label, x=ratio.mean, y=up.mean, x_error=ratio.half_width, y_error=up.half_width))
+    return found
+
+
+def mean_of(records: Sequence[Record], metric: str, scale: float = 1.0) -> float | None:
+    """The mean over the runs that have the metric, in another unit if you like."""
+    values = [float(record.metrics[metric]) * scale for record in records if metric in record.metrics]
+    return estimate(values).mean if values else None
 
 
 def curves(setting: Setting, value: str) -> list[Curve]:

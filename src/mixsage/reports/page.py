@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixsage.errors import not_installed
 from mixsage.reports import figures
-from mixsage.reports.arms import Arm, Setting, curves, points, settings_of
-from mixsage.reports.figures import as_svg
-from mixsage.reports.tables import tables
+from mixsage.reports.arms import Arm, Setting, costs_of, curves, points, settings_of
+from mixsage.reports.figures import as_svg, has_gaps
+from mixsage.reports.tables import Table, tables
 from mixsage.reports.text import to_latex, to_markdown
 from mixsage.study.records import Record, latest
 
@@ -50,6 +50,7 @@ def page(
     *,
     title: str = "Comparison of mixing methods",
     baseline: str | None = None,
+    costs: Path | None = None,
     pictures: Sequence[Shown] = (),
 ) -> str:
     """One HTML page with all that the records show. It needs no network; names in it are escaped.
@@ -58,9 +59,11 @@ def page(
         records: the records, failed ones too: these are listed.
         title: a heading.
         baseline: the arm that others are compared with; no mixing if left out.
+        costs: a file of step times: what methods cost by these, beside what the runs took.
         pictures: further figures, for example a gallery.
     """
-    return _render(records, title, baseline, [*charts(records), *pictures])
+    shown = [*charts(records, baseline=baseline, costs=costs), *pictures]
+    return _render(records, title, tables(records, baseline=baseline, costs=costs), shown)
 
 
 def report(
@@ -69,16 +72,18 @@ def report(
     *,
     title: str = "Comparison of mixing methods",
     baseline: str | None = None,
+    costs: Path | None = None,
     pictures: Sequence[Shown] = (),
 ) -> list[Path]:
     """Write the page to ``out``, and beside it, in a folder of its name, the tables as Markdown and LaTeX and the figures as SVG and PNG."""
     out = Path(out)
     if out.suffix.lower() not in {".html", ".htm"}:
         raise ValueError(f"the report is an HTML page, so its name must end in .html; got {out.name!r}")
-    shown = [*charts(records), *pictures]
+    shown = [*charts(records, baseline=baseline, costs=costs), *pictures]
+    told = tables(records, baseline=baseline, costs=costs)
     folder = out.with_suffix("")
-    made = {out: _render(records, title, baseline, shown)}
-    for table in tables(records, baseline=baseline):
+    made = {out: _render(records, title, told, shown)}
+    for table in told:
         made[folder / f"{table.name}.md"] = to_markdown(table)
         made[folder / f"{table.name}.tex"] = to_latex(table)
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,46 +93,74 @@ def report(
     return [*made, *drawn]
 
 
-def charts(records: Sequence[Record]) -> list[Shown]:
-    """The figures that the records themselves can fill: accuracy against robustness and time, and the course of training."""
+def charts(records: Sequence[Record], *, baseline: str | None = None, costs: Path | None = None) -> list[Shown]:
+    """The figures that the records themselves can fill: accuracy against robustness and cost, and the course of training."""
     found = []
     settings = settings_of(records)
     for number, setting in enumerate(settings, start=1):
         tail = "" if len(settings) == 1 else f"-{number}"
         about = "" if len(settings) == 1 else f": {setting.title}"
-        found += _charts_of(setting, tail, about)
+        made = [_against_robustness(setting, about), _against_cost(setting, about, baseline, costs), *_courses(setting, about)]
+        found += [replace(one, name=f"{one.name}{tail}") for one in made if one is not None]
     return found
 
 
-def _charts_of(setting: Setting, tail: str, about: str) -> list[Shown]:
-    found = []
-    against = (
-        ("robustness", "ood", "accuracy on perturbed images (%)", "Accuracy against robustness", 1.0, False),
-        ("time", "seconds", "training time (minutes)", "Accuracy against training time", 1 / 60, True),
+def _against_robustness(setting: Setting, about: str) -> Shown | None:
+    places = points(setting, "ood", "last")
+    if len(places) < 2:
+        return None
+    figure = figures.tradeoff(
+        places, x="accuracy on perturbed images (%)", y="test accuracy (%)", title="Accuracy against robustness"
     )
-    for name, metric, axis, heading, scale, log in against:
-        places = points(setting, metric, "last", scale=scale)
-        if len(places) > 1:
-            figure = figures.tradeoff(places, x=axis, y="test accuracy (%)", title=heading, log_x=log and _spread(places) > 3)
-            caption = f"{heading}{about}. A point a method; thin lines are 95 % intervals."
-            found.append(Shown(name=f"accuracy-{name}{tail}", caption=caption, figure=figure))
+    caption = f"Accuracy against robustness{about}. A point a method; thin lines are 95 % intervals."
+    return Shown(name="accuracy-robustness", caption=caption, figure=figure)
+
+
+def _against_cost(setting: Setting, about: str, baseline: str | None, costs: Path | None) -> Shown | None:
+    """Against time as a multiple of the baseline's: minutes of several machines could not stand on one axis."""
+    reference = setting.baseline(baseline)
+    if reference is None:
+        return None
+    places = costs_of(setting, reference, costs)
+    if len(places) < 2:
+        return None
+    how = "in pairs of runs with the same seed on the same machine at the same precision"
+    if costs is not None:
+        how = "by step times that were measured apart from the runs, and the number of steps"
+    missing = [arm.label for arm in setting.arms if arm.label not in {place.arm for place in places}]
+    figure = figures.tradeoff(
+        places,
+        x=f"training time / {reference.label}",
+        y="test accuracy (%)",
+        title="Accuracy against training time",
+        log_x=_spread(places) > 3,
+    )
+    caption = f"Accuracy against training time{about}, that of {reference.label} being 1, {how}. Thin lines are 95 % intervals."
+    if missing:
+        caption += f" Not shown, as there is no such {'pair' if costs is None else 'measurement'}: {', '.join(missing)}."
+    return Shown(name="accuracy-time", caption=caption, figure=figure)
+
+
+def _courses(setting: Setting, about: str) -> list[Shown]:
+    found = []
     for value, what in (("test_top1", "test accuracy (%)"), ("train_loss", "training loss")):
         lines = curves(setting, value)
         if lines:
             figure = figures.training_curves(lines, y=what, title=f"{what[0].upper()}{what[1:].removesuffix(' (%)')} over training")
             caption = f"{what[0].upper()}{what[1:]} over the epochs{about}: the mean of the runs, and their range as a band."
-            found.append(Shown(name=f"curves-{value.replace('_', '-')}{tail}", caption=caption, figure=figure))
+            caption += " Where epochs were not measured, the line has a gap." if any(has_gaps(line) for line in lines) else ""
+            found.append(Shown(name=f"curves-{value.replace('_', '-')}", caption=caption, figure=figure))
     return found
 
 
-def _render(records: Sequence[Record], title: str, baseline: str | None, shown: Sequence[Shown]) -> str:
+def _render(records: Sequence[Record], title: str, told: Sequence[Table], shown: Sequence[Shown]) -> str:
     template = (resources.files(__package__) / "page.html").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     settings = settings_of(records)
     return environment.from_string(template).render(
         title=title,
         summary=_summary(records, settings),
-        tables=tables(records, baseline=baseline),
+        tables=told,
         figures=shown,
         settings=settings,
         failed=[record for record in latest(records) if record.status == "failed"],

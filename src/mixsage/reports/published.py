@@ -49,8 +49,8 @@ def published(record: Record, label: str, metric: str) -> float | None:
     except SyntaxError:
         return None  # a record made by hand may name a method in words
     name = method.partition("(")[0]
-    if method == canonical(name) and label != title("methods", name):
-        return None  # "no mixing, twice the steps" is not the paper's
+    if "(" not in record.method and name_of(label) != title("methods", name):
+        return None  # "no mixing, twice the steps" is not the paper's; an arm whose settings are written out says what it is
     return _numbers().get((data, model, method, metric))
 
 
@@ -59,10 +59,15 @@ def title(kind: str, name: str) -> str:
     return str(_content()[kind].get(name, name))
 
 
+def name_of(arm: str) -> str:
+    """The paper's name for an arm that has another one here ("no mixing" is its Vanilla); else the arm's own."""
+    return str(_content()["also"].get(arm, arm))
+
+
 def order(arm: str) -> int:
     """The place of a method in the paper's tables; others come after them."""
     names = list(_content()["methods"].values())
-    return names.index(arm) if arm in names else len(names)
+    return names.index(name_of(arm)) if name_of(arm) in names else len(names)
 
 
 def canonical(method: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from mixsage.reports import published
-from mixsage.reports.arms import Arm, Setting, settings_of
+from mixsage.reports.arms import Arm, Setting, mean_of, paid_in, settings_of
+from mixsage.study.cost import Cost, mixed_pairs, place_of, places
 from mixsage.study.records import Record, RecordError
 from mixsage.study.statistics import LEAST_SEEDS, Estimate, compare, ranks, worth
 
@@ -54,12 +56,13 @@ class Table:
         return f"{self.title}: {self.setting}" if self.setting else self.title
 
 
-def tables(records: Sequence[Record], *, baseline: str | None = None) -> list[Table]:
+def tables(records: Sequence[Record], *, baseline: str | None = None, costs: Path | None = None) -> list[Table]:
     """All tables that the records can fill.
 
     Args:
         records: the records; failed runs and earlier tries are left out.
         baseline: the arm that others are compared with; no mixing if left out.
+        costs: a file of step times: what methods cost by these, beside what the runs took.
     """
     settings = settings_of(records)
     if baseline is not None and not any(setting.baseline(baseline) for setting in settings):
@@ -73,7 +76,7 @@ def tables(records: Sequence[Record], *, baseline: str | None = None) -> list[Ta
             accuracies(setting),
             fewshot(setting),
             comparison(setting, baseline),
-            cost(setting, baseline),
+            cost(setting, baseline, costs),
         ]
         found += [table if len(settings) == 1 else _told_apart(table, setting) for table in made if table is not None]
     return found
@@ -153,6 +156,10 @@ def comparison(setting: Setting, baseline: str | None = None) -> Table | None:
     unpaired = [label for label in values if label not in usable]
     notes = [f"Runs with the same seed saw the same images in the same order; differences are taken within such pairs. {_t_note()}"]
     notes += [f"No seed in common with {reference.label}: {', '.join(unpaired)}."] if unpaired else []
+    mixed = mixed_pairs({arm.label: arm.records for arm in setting.arms}, reference.label)
+    notes += [
+        f"{label}: {count} of {of} pairs compare runs of different machines or precisions." for label, (count, of) in mixed.items()
+    ]
     return Table(
         name="differences",
         title=f"Difference to {reference.label} (points)",
@@ -162,40 +169,80 @@ def comparison(setting: Setting, baseline: str | None = None) -> Table | None:
     )
 
 
-def cost(setting: Setting, baseline: str | None = None) -> Table | None:
-    """Training time, and what is gained for it."""
-    times = {arm.label: time.mean for arm in setting.arms if (time := arm.estimate("seconds"))}
-    if not times:
+def cost(setting: Setting, baseline: str | None = None, costs: Path | None = None) -> Table | None:
+    """Training time, and what is gained for it: a row an arm and place, as seconds of different machines or precisions are not comparable."""
+    timed = {arm.label: arm for arm in setting.arms if arm.values("seconds")}
+    if not timed:
         return None
     reference = setting.baseline(baseline)
-    known = reference is not None and reference.label in times
-    means = {arm.label: last.mean for arm in setting.arms if (last := arm.estimate("last"))}
-    gains = (
-        {one.arm: one for one in worth(means, times, reference.label)} if known and reference and reference.label in means else {}
-    )
-    rows = []
-    for arm in setting.arms:
-        if arm.label not in times:
-            continue
-        speed, gain = arm.estimate("images_per_second"), gains.get(arm.label)
-        ratio = times[arm.label] / times[reference.label] if known and reference else None
-        theirs = _published_ratio(arm, reference) if known and reference else None
-        cells = (
-            Cell(text=f"{times[arm.label] / 60:.1f}", anchor=arm.anchor),
-            Cell(text=MISSING if speed is None else f"{speed.mean:,.0f}"),
-            Cell(text=MISSING if ratio is None else f"{ratio:.2f}", published=None if theirs is None else f"{theirs:.2f}"),
-            Cell(text=MISSING if gain is None else f"{gain.gain:+.2f}"),
-            Cell(text=MISSING if gain is None else f"{gain.gain_per_cost:+.2f}"),
-        )
-        rows.append((arm.label, cells))
+    paid = paid_in(setting, reference) if reference else {}
+    steps = paid_in(setting, reference, costs) if reference and costs else {}
+    gains = _gains(setting, reference)
     name = reference.label if reference else "no mixing"
+    rows = []
+    for arm in timed.values():
+        for place in dict.fromkeys(place_of(record) for record in arm.records):
+            ratio = paid[arm.label].by_place.get(place or "") if arm.label in paid else None
+            cells = _cost_cells(arm, place, ratio, gains.get(arm.label), reference)
+            rows.append((arm.label, (*cells, *_step_cells(steps, arm, reference)) if costs else cells))
+    unpaid = [label for label in timed if reference and label not in paid and label != reference.label]
+    notes = [
+        "Time without evaluations, other work on the machine included.",
+        f"Time / {name}: the mean over runs with the same seed on the same machine at the same precision.",
+        f"Gain: over pairs with the same seed, in points. Gain / cost: points gained for each time the cost of {name}; only where something is gained.",
+    ]
+    notes += [f"No pair to take a cost from: {', '.join(unpaid)}."] if unpaid else []
+    notes += [f"By step times: {costs.name}, measured apart from these runs, times the number of steps."] if costs else []
+    columns = (
+        "machine, precision",
+        "minutes a run",
+        "images a second",
+        f"time / {name}",
+        f"gain over {name} (points)",
+        "gain / cost",
+    )
     return Table(
         name="cost",
         title="Training time, and what is gained for it",
-        columns=("minutes a run", "images a second", f"time / {name}", f"gain over {name} (points)", "gain / cost"),
+        columns=(*columns, f"cost / {name}, by step times") if costs else columns,
         rows=tuple(rows),
-        notes=("Time without evaluations. Gain / cost: points gained for each time the cost of the baseline that is spent.",),
+        notes=tuple(notes),
     )
+
+
+def _gains(setting: Setting, reference: Arm | None) -> dict[str, float]:
+    """Points above the baseline, over the seeds that both have."""
+    values = {arm.label: arm.values("last") for arm in setting.arms}
+    if reference is None or not values[reference.label]:
+        return {}
+    usable = {label: own for label, own in values.items() if own.keys() & values[reference.label].keys()}
+    return {entry.arm: entry.difference.mean for entry in compare(usable, reference.label)}
+
+
+def _cost_cells(arm: Arm, place: str | None, ratio: Estimate | None, gain: float | None, reference: Arm | None) -> tuple[Cell, ...]:
+    own = [record for record in arm.records if place_of(record) == place]
+    minutes, speed = mean_of(own, "seconds", 1 / 60), mean_of(own, "images_per_second")
+    theirs = _published_ratio(arm, reference) if reference else None
+    (worthy,) = worth({arm.label: gain}, {arm.label: ratio.mean}) if ratio and gain is not None else (None,)
+    is_reference = reference is not None and arm.label == reference.label
+    return (
+        Cell(text=place or "not recorded"),
+        Cell(text=MISSING if minutes is None else f"{minutes:.1f}", anchor=arm.anchor),
+        Cell(text=MISSING if speed is None else f"{speed:,.0f}"),
+        Cell(
+            text="1" if is_reference else MISSING if ratio is None else str(ratio),
+            published=None if theirs is None or is_reference else f"{theirs:.2f}",
+            note=f"{ratio.count} {'pair' if ratio.count == 1 else 'pairs'}" if ratio and ratio.half_width is None else None,
+        ),
+        Cell(text=MISSING if gain is None else f"{gain:+.2f}"),
+        Cell(text=MISSING if worthy is None or worthy.gain_per_cost is None else f"{worthy.gain_per_cost:+.2f}"),
+    )
+
+
+def _step_cells(steps: Mapping[str, Cost], arm: Arm, reference: Arm | None) -> tuple[Cell]:
+    if reference is not None and arm.label == reference.label:
+        return (Cell(text="1"),)
+    return (Cell(text=str(steps[arm.label].ratio) if arm.label in steps else MISSING),)
 
 
 def _metrics(
@@ -243,7 +290,14 @@ def _notes(rows: Sequence[tuple[str, Sequence[Cell]]], settings: Sequence[Settin
     cells = [cell for _, row in rows for cell in row]
     counts = sorted({len(arm.records) for setting in settings for arm in setting.arms})
     epochs = sorted({record.epochs for setting in settings for arm in setting.arms for record in arm.records})
-    notes = [f"Mean ± half width of the 95 % t-interval over {_span(counts)} seeds; runs of {_span(epochs)} epochs."]
+    where = places([record for setting in settings for arm in setting.arms for record in arm.records])
+    notes = [
+        f"Mean ± half width of the 95 % t-interval over {_span(counts)} seeds; runs of {' or '.join(map(str, epochs))} epochs."
+    ]
+    if len(where) > 1:
+        notes.append(
+            f"Runs of several machines or precisions: {'; '.join(f'{count} on {place}' for place, count in where.items())}."
+        )
     if any(cell.note for cell in cells):
         notes.append(f"A number with fewer than {LEAST_SEEDS} seeds has no interval, and supports no claim.")
     if any(cell.published for cell in cells):
@@ -289,4 +343,4 @@ def _t_note() -> str:
 
 
 def _span(values: Sequence[int]) -> str:
-    return " or ".join(map(str, values))
+    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"

@@ -74,11 +74,11 @@ class Worth:
     arm: str
     """The arm."""
     gain: float
-    """Points above the baseline."""
+    """Points above the baseline, over pairs of runs with the same seed."""
     cost: float
     """Its time over the baseline's."""
-    gain_per_cost: float
-    """Points gained for each time the cost of the baseline that is spent."""
+    gain_per_cost: float | None
+    """Points gained for each time the cost of the baseline that is spent; None where nothing is gained: a loss is no better for being dear."""
 
 
 def estimate(values: Sequence[float], level: float = 0.95) -> Estimate:
@@ -131,18 +131,17 @@ def ranks(values: Mapping[str, float], *, higher_is_better: bool = True) -> dict
     return dict(zip(values, map(float, stats.rankdata([sign * value for value in values.values()])), strict=True))
 
 
-def worth(accuracy: Mapping[str, float], seconds: Mapping[str, float], baseline: str) -> list[Worth]:
-    """Points gained over the baseline for each unit of cost, the baseline's own time being the unit."""
-    for name, table in (("accuracy", accuracy), ("time", seconds)):
-        if baseline not in table:
-            raise RecordError(f"the baseline {baseline!r} has no {name}; {unknown_name('arm', baseline, table)}")
-    found = []
-    for arm in accuracy:
-        if arm == baseline or arm not in seconds:
-            continue
-        gain, cost = accuracy[arm] - accuracy[baseline], seconds[arm] / seconds[baseline]
-        found.append(Worth(arm=arm, gain=gain, cost=cost, gain_per_cost=gain / cost))
-    return found
+def worth(gains: Mapping[str, float], costs: Mapping[str, float]) -> list[Worth]:
+    """What each arm that has both gains over the baseline for each unit of cost, the baseline's own cost being the unit.
+
+    >>> [one.gain_per_cost for one in worth({"sage": 3.0, "cutmix": -1.0, "mixup": 1.0}, {"sage": 2.0, "cutmix": 1.0})]
+    [1.5, None]
+    """
+    return [
+        Worth(arm=arm, gain=gain, cost=costs[arm], gain_per_cost=gain / costs[arm] if gain > 0 else None)
+        for arm, gain in gains.items()
+        if arm in costs
+    ]
 
 
 def by_arm(records: Sequence[Record], metric: str = "last") -> dict[str, dict[int, float]]:

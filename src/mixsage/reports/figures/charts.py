@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,38 +69,65 @@ def tradeoff(
 
 
 def training_curves(curves: Sequence[Curve], *, y: str, title: str | None = None, strong: str | None = "SAGE") -> Figure:
-    """Means over runs, a line an arm with its name at its end, and the range of its runs as a pale band."""
+    """Means over runs, a line an arm with its name at its end, and the range of its runs as a pale band.
+
+    Runs of different lengths are laid over one another by the share of their own epochs, so that they all end at the right.
+    """
     if not curves:
         raise ValueError("there are no curves to show")
     names = 0.4 + 0.066 * max(len(curve.arm) for curve in curves)
     figure = new_figure(4.3 + names, 4.1)
     axes = figure.add_axes((0.65 / (4.3 + names), 0.14, 3.6 / (4.3 + names), 0.74))
-    ends = []
+    together = len({curve.epochs[-1] for curve in curves}) == 1
+    ends, first = [], float("inf")
     for number, curve in enumerate(curves):
         values = np.atleast_2d(np.asarray(curve.values, dtype=np.float64))
         if values.shape[1] != len(curve.epochs):
             raise ValueError(f"the curve of {curve.arm!r} has {values.shape[1]} values for {len(curve.epochs)} epochs")
         colour, mean = _colour(curve.arm, number, strong), values.mean(axis=0)
         picked = curve.arm == strong
-        axes.plot(
-            curve.epochs,
-            mean,
-            color=colour,
-            linewidth=2.4 if picked else 1.4,
-            zorder=3 if picked else 2,
-            linestyle="-" if picked else _dash(number),
-        )
-        if len(values) > 1:
-            axes.fill_between(curve.epochs, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.13, linewidth=0)
+        places = np.array(curve.epochs) / (1 if together else curve.epochs[-1] / 100)
+        for part in _stretches(curve.epochs):
+            axes.plot(
+                places[part],
+                mean[part],
+                color=colour,
+                linewidth=2.4 if picked else 1.4,
+                zorder=3 if picked else 2,
+                linestyle="-" if picked else _dash(number),
+                marker="o" if part.stop - part.start == 1 else None,
+                markersize=3.5,
+            )
+            if len(values) > 1:
+                low, high = values[:, part].min(axis=0), values[:, part].max(axis=0)
+                axes.fill_between(places[part], low, high, color=colour, alpha=0.13, linewidth=0)
         ends.append((float(mean[-1]), curve.arm, colour, picked))
-    _plain(axes, x="epoch", y=y, title=title)
+        first = min(first, *(float(places[part.start]) for part in _main(_stretches(curve.epochs))))
+    _plain(axes, x="epoch" if together else "share of each run's epochs (%)", y=y, title=title)
     # The first steep part would press everything that matters into a line at the top.
     low = min(float(np.atleast_2d(curve.values).mean(axis=0)[len(curve.epochs) // 8 :].min()) for curve in curves)
     high = max(float(np.max(curve.values)) for curve in curves)
     axes.set_ylim(low - 0.04 * (high - low), high + 0.04 * (high - low) + 1e-9)
-    axes.set_xlim(min(curve.epochs[0] for curve in curves), max(curve.epochs[-1] for curve in curves))
+    axes.set_xlim(first, curves[0].epochs[-1] if together else 100)
     _name_ends(axes, ends)
     return figure
+
+
+def has_gaps(curve: Curve) -> bool:
+    """Whether epochs are missing between measured ones, beyond a regular distance."""
+    return len(_stretches(curve.epochs)) > 1
+
+
+def _stretches(epochs: Sequence[int]) -> list[slice]:
+    """Runs of epochs at their usual distance: between these, nothing was measured and no line may be drawn."""
+    usual = int(np.median(np.diff(epochs))) if len(epochs) > 1 else 1
+    breaks = [i + 1 for i, (one, other) in enumerate(pairwise(epochs)) if other - one > usual]
+    return [slice(begin, end) for begin, end in pairwise([0, *breaks, len(epochs)])]
+
+
+def _main(stretches: Sequence[slice]) -> list[slice]:
+    """Those with more than a single epoch, where there are such: a lone early one must not squeeze the rest into a corner."""
+    return [part for part in stretches if part.stop - part.start > 1] or list(stretches)
 
 
 def _plain(axes: Axes, *, x: str, y: str, title: str | None) -> None:
