@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,8 +13,12 @@ from mixsage import data
 from mixsage.data import DataSet, generator
 from mixsage.evaluation.explain import Subject, pairs
 from mixsage.evaluation.story import story, sweep
+from mixsage.methods import Mixer
+from mixsage.methods.mixup import Mixup
 from mixsage.methods.sage import SAGE
+from mixsage.rearrange import NoShift, Paste
 from mixsage.reports import figures
+from mixsage.reports.page import Shown
 from mixsage.step import accumulate
 from mixsage.training import predict
 from mixsage.training.build import build_mixer, build_model
@@ -32,50 +37,104 @@ def preview(
     steps: int = 100,
     seed: int = 0,
 ) -> list[Path]:
-    """Draw the methods' mixes, SAGE's pipeline, its rearrangements and its shares; returns the files.
+    """Write the `drawings` into a folder, each as PNG and as SVG; returns the files."""
+    drawn = drawings(source=source, folder=folder, run=run, methods=methods, steps=steps, seed=seed)
+    return [figures.save(one.figure, out / f"{one.name}.{kind}") for kind in ("png", "svg") for one in drawn]
+
+
+def drawings(
+    *,
+    source: str | None = None,
+    folder: Path | None = None,
+    run: Path | None = None,
+    methods: Sequence[str] = ("mixup", "cutmix", "sage"),
+    steps: int = 100,
+    seed: int = 0,
+) -> list[Shown]:
+    """The methods' mixes; SAGE's pipeline, its mask against Mixup's, its rearrangements, its shares and its ablations.
 
     Args:
-        out: folder of the pictures.
         source: the data, by name, folder or hub id; a run's own if left out.
         folder: where named data lies.
         run: a run whose model looks at the images. Without one, a small network is trained for a few seconds.
-        methods: what to show, by name or with settings; the last one is explained beside its mixes.
+        methods: what to show, by name or with settings; SAGE is explained beside its mixes.
         steps: steps of the small network's training.
         seed: of the choice of images, and of the methods' own choices.
     """
+    subject, title = _subject(source, folder, run, steps, seed)
+    mixers = {_heading(name, mixer): mixer for name in methods for mixer in [_mixer(name, subject)]}
+    explained = next((name for name, mixer in mixers.items() if isinstance(mixer, SAGE)), None)
+    sage = next((mixer for mixer in mixers.values() if isinstance(mixer, SAGE)), SAGE())
+    choices, grey = generator(seed, "preview"), subject.images.shape[1] == 1
+    found = pairs(subject, mixers, generator=choices, least_share=0.2, tint=grey)[::2]
+    told = story(subject, mixer=sage, generator=choices, tint=grey)
+    beside = {"Mixup": Mixup(), "SAGE": sage}
+    (against, *_) = pairs(subject, beside, generator=generator(seed, "against"), least_share=0.2, tint=grey)
+    ablated = pairs(subject, _ablations(sage), generator=generator(seed, "ablations"), least_share=0.2, tint=grey)[::2]
+    return [
+        Shown(
+            name="gallery",
+            caption=f"{title}: the same pairs under each method. Blue is the image's share of the label, orange its partner's.",
+            figure=figures.gallery(found, explained=explained, title=f"{title}: the same pairs under each method"),
+            wide=True,
+        ),
+        Shown(name="pipeline", caption="How SAGE mixes one pair, step by step.", figure=figures.pipeline(told), wide=True),
+        Shown(name="against-mixup", caption="Mask and mix of SAGE beside those of Mixup.", figure=figures.against_mixup(against)),
+        Shown(
+            name="rearrangements",
+            caption="Rearrangements τ of one pair with the saliency v(τ) that each keeps, and the surface of all.",
+            figure=figures.rearrangements(told),
+            wide=True,
+        ),
+        Shown(
+            name="shares",
+            caption="The share λ of the image's own saliency rises; each time the best of all shifts.",
+            figure=figures.shares(sweep(subject, mixer=sage, tint=grey)),
+            wide=True,
+        ),
+        Shown(
+            name="ablations",
+            caption="SAGE whole, without saliency-guided mixing (the shifted partner covers the image), and without rearrangement.",
+            figure=figures.gallery(ablated, explained=None, title="SAGE and what it is without each of its parts"),
+        ),
+    ]
+
+
+def _subject(source: str | None, folder: Path | None, run: Path | None, steps: int, seed: int) -> tuple[Subject, str]:
+    """Images and the model that looks at them, and the name of the data."""
     network, description = (None, None) if run is None else predict.load_model(run)
-    if source is None and description is not None:
-        source = str(description["settings"]["data"])
+    size = None
+    if description is not None:
+        settings = description["settings"]
+        source, size = source or str(settings["data"]), settings["image_size"]
+        folder = folder or (settings["data_dir"] and Path(settings["data_dir"]))
     if source is None:
         raise ValueError("data is missing: name the images to look at with --data, or a run with --run")
-    dataset = data.load(source, folder=folder)
+    dataset = data.load(source, folder=folder, image_size=size)
     mean, std = (dataset.mean, dataset.std) if description is None else (description["mean"], description["std"])
+    if len(mean) != dataset.channels:
+        raise ValueError(f"the run looks at images of {len(mean)} channels, those of {dataset.name} have {dataset.channels}")
     images, labels = _choose(dataset, seed)
-    subject = Subject(
-        images=images,
-        labels=labels,
-        names=dataset.classes,
-        mean=mean,
-        std=std,
-        model=network or _small_network(dataset, steps, seed),
-    )
-    source_of_choices = generator(seed, "preview")
-    mixers = {name: build_mixer(name, tuple(mean), tuple(std)) for name in methods}
-    grey = dataset.channels == 1
-    found = pairs(subject, mixers, generator=source_of_choices, least_share=0.2, tint=grey)[::2]
-    explained = next((name for name, mixer in mixers.items() if isinstance(mixer, SAGE)), None)
-    made = [
-        figures.save(
-            figures.gallery(found, explained=explained, title=f"{dataset.name}: the same pairs under each method"),
-            out / "gallery.png",
-        )
-    ]
-    sage = next((mixer for mixer in mixers.values() if isinstance(mixer, SAGE)), SAGE())
-    told = story(subject, mixer=sage, generator=source_of_choices, tint=grey)
-    made.append(figures.save(figures.pipeline(told), out / "pipeline.png"))
-    made.append(figures.save(figures.rearrangements(told), out / "rearrangements.png"))
-    made.append(figures.save(figures.shares(sweep(subject, mixer=sage, tint=grey)), out / "shares.png"))
-    return made
+    model = network or _small_network(dataset, steps, seed)
+    return Subject(images=images, labels=labels, names=dataset.classes, mean=mean, std=std, model=model), dataset.name
+
+
+def _mixer(notation: str, subject: Subject) -> Mixer:
+    return build_mixer(notation, tuple(subject.mean), tuple(subject.std))
+
+
+def _ablations(sage: SAGE) -> dict[str, Mixer]:
+    return {
+        "SAGE": sage,
+        "without saliency-\nguided mixing": replace(sage, blend=Paste()),
+        "without\nrearrangement": replace(sage, search=NoShift()),
+    }
+
+
+def _heading(name: str, mixer: Mixer) -> str:
+    """What stands above a method's column; settings have a line of their own."""
+    method, bracket, settings = name.strip().partition("(")
+    return f"{method}\n({settings}" if bracket else type(mixer).__name__
 
 
 def _choose(dataset: DataSet, seed: int) -> tuple[Tensor, Tensor]:
