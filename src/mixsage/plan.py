@@ -167,11 +167,12 @@ class MixPlan:
         """Σ_k mask_k · source_k, one source at a time, so that no [B, K, …] copy of the images ever exists."""
         # A share is float32, and products of half precision with it are formed in float32: rounding the shares to half would make
         # them sum to something else than 1 and push values out of the range of the inputs.
+        # The last source goes first: it is a copy of our own, which then holds the sum, so that no further one is needed.
         mixed = None
-        for k in range(self.sources.shape[1]):
+        for k in reversed(range(self.sources.shape[1])):
             source, visible = self._source(grid, k, channels_last)
             share = self._share(k, grid, visible, channels_last)
-            mixed = source * share if mixed is None else _add_product(mixed, source, share)
+            mixed = _product(source, share, own=k > 0) if mixed is None else _add_product(mixed, source, share)
         assert mixed is not None
         return mixed.to(grid.dtype)
 
@@ -187,7 +188,10 @@ class MixPlan:
             columns = slice(left, right)
             rows = slice(top, bottom)
             box = (..., rows, columns, slice(None)) if channels_last else (..., rows, columns)
-            mixed[box] = grid[box].index_select(0, self.sources[:, 1])
+            if grid.requires_grad and torch.is_grad_enabled():
+                mixed[box] = grid[box].index_select(0, self.sources[:, 1])
+            else:  # straight into its place, which autograd could not follow
+                torch.index_select(grid.detach()[box], 0, self.sources[:, 1], out=mixed.detach()[box])
             return mixed
         other, _ = self._source(grid, 1, channels_last)
         inside = self.masks.to(grid.device).inside()
@@ -326,6 +330,12 @@ def check_class_indices(labels: Tensor, num_classes: int) -> None:
             f"labels range from {int(labels.min())} to {int(labels.max())}, but there are {num_classes} classes (0 to {num_classes - 1}); "
             "set num_classes to the number of classes, or number the classes from 0"
         )
+
+
+def _product(source: Tensor, share: Tensor, *, own: bool) -> Tensor:
+    if not own or source.requires_grad or source.dtype != share.dtype:
+        return source * share
+    return source.mul_(share)
 
 
 def _add_product(total: Tensor, source: Tensor, share: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ def dirichlet(concentration: float, member: Tensor, generator: Generator | None 
 def box_sides(area: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     """Whole numbers of rows and columns of boxes that cover a share ``area`` of the picture and have its aspect."""
     side = area.clamp(0, 1).sqrt()
-    return (height * side).floor().long(), (width * side).floor().long()
+    return (height * side).long(), (width * side).long()
 
 
 def boxes_around(row: Tensor, column: Tensor, area: Tensor, height: int, width: int) -> Tensor:

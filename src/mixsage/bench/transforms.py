@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mixsage.bench.results import Comparison, Row
-from mixsage.bench.timing import Settings, Times, ratio, take_turns
+from mixsage.bench.timing import Settings, Times, Work, ratio, take_turns
 from mixsage.methods.cutmix import CutMix
 from mixsage.methods.mixup import Mixup
 
@@ -19,7 +19,6 @@ Call = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 OURS = "mixsage"
 KINDS = ("mixup", "cutmix")
-CLASSES = 1000
 
 
 @dataclass(frozen=True)
@@ -39,17 +38,16 @@ def compare(settings: Settings) -> Comparison:
     rows: list[Row] = []
     notes: list[str] = []
     here = {name: library for name, library in LIBRARIES.items() if _installed(name, library, notes)}
-    for side, batch in ((16, 8), (32, 6)) if settings.quick else ((32, 100), (224, 64)):
+    for side, batch, classes in ((16, 8, 10), (32, 6, 20)) if settings.quick else ((32, 100, 10), (224, 64, 1000)):
         generator = torch.Generator().manual_seed(0)
         images = torch.rand(batch, 3, side, side, generator=generator).to(settings.device)
         for kind in KINDS:
-            rows += _rows(kind, images, here, notes, settings)
+            rows += _rows(kind, images, classes, here, notes, settings)
     return Comparison(
         name="transforms",
         title="Our Mixup and CutMix / those of other libraries",
-        setting="float32, batches of 100 at 32×32 and of 64 at 224×224, α = 1, soft targets of 1,000 classes included"
-        if not settings.quick
-        else "float32, tiny batches",
+        setting="float32, α = 1, soft targets included; "
+        + ("tiny batches" if settings.quick else "100 images at 32×32 with 10 classes, 64 at 224×224 with 1,000"),
         rows=tuple(rows),
         notes=tuple(notes),
     )
@@ -64,21 +62,22 @@ def _installed(name: str, library: Library, notes: list[str]) -> bool:
     return True
 
 
-def _rows(kind: str, images: Tensor, libraries: dict[str, Library], notes: list[str], settings: Settings) -> list[Row]:
+def _rows(
+    kind: str, images: Tensor, classes: int, libraries: dict[str, Library], notes: list[str], settings: Settings
+) -> list[Row]:
     """Ours beside each, and beside the fastest that copies."""
-    side, classes = images.shape[-1], CLASSES
-    labels = torch.arange(len(images), device=images.device)
-    calls: dict[str, Call] = {OURS: _ours(kind, classes), **{name: one.make(kind, classes) for name, one in libraries.items()}}
+    side = images.shape[-1]
     copying = {}
-    for name, call in calls.items():
-        read = libraries[name].read if name in libraries else LIBRARIES["torchvision"].read
-        copying[name] = leaves_input(call, images, labels)
-        wrong = fault(kind, lambda call=call, read=read: _with_soft(call, read, images.clone(), labels, classes), images)  # type: ignore[misc]  # the defaults bind the loop's variables
+    for name, library in {OURS: _OURS, **libraries}.items():
+        copying[name], wrong = examine(kind, library, images)
         if wrong:
-            notes.append(f"{kind} {side}: the output of {name} is not what its targets say: {wrong}")
+            notes.append(f"{kind} {side}×{side}: the output of {name} is not what its targets say: {wrong}")
+    labels = torch.arange(len(images), device=images.device) % classes
     # In-place forms work on a batch of their own, so that the others see what they were given.
-    batches = {name: images if copying[name] else images.clone() for name in calls}
-    arms = {name: (lambda call=call, name=name: call(batches[name], labels)) for name, call in calls.items()}  # type: ignore[misc]  # as above
+    arms = {
+        name: _bound(library.make(kind, classes), images if copying[name] else images.clone(), labels)
+        for name, library in {OURS: _OURS, **libraries}.items()
+    }
     times = take_turns(arms, settings.rounds_or(30), settings.device, calls=2 if settings.quick else 15)
     rivals = [name for name in libraries if copying[name]]
     rows = [
@@ -109,12 +108,20 @@ def _total(times: Times, name: str) -> float:
 # ------------------------------------------------------------------------------------------------------------- whether it is right
 
 
-def leaves_input(call: Call, images: Tensor, labels: Tensor) -> bool:
-    """Whether the call leaves the images that it is given as they were; found out, not assumed."""
-    given = images.clone()
-    for _ in range(3):  # a share of exactly 1 would change nothing by chance
-        call(given, labels)
-    return torch.equal(given, images)
+def examine(kind: str, library: Library, images: Tensor) -> tuple[bool, str | None]:
+    """Whether a library's transform leaves the images that it is given as they were, found out and not assumed; and what is wrong with its output."""
+    labels = torch.arange(len(images), device=images.device)
+    call, kept = library.make(kind, len(images)), True
+
+    def mixed() -> tuple[Tensor, Tensor]:
+        nonlocal kept
+        given = images.clone()
+        found, targets = call(given, labels)
+        kept = kept and torch.equal(given, images)
+        return found, library.read(targets, len(images))
+
+    wrong = fault(kind, mixed, images)
+    return kept, wrong
 
 
 def fault(kind: str, call: Callable[[], tuple[Tensor, Tensor]], images: Tensor, tries: int = 3) -> str | None:
@@ -162,9 +169,8 @@ def _fault_of_box(mixed: Tensor, targets: Tensor, images: Tensor) -> str | None:
     return None if error < 1e-5 else f"the box differs from the share by {error:.2g} of the picture"
 
 
-def _with_soft(call: Call, read: Callable[[Tensor, int], Tensor], images: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    mixed, targets = call(images, labels)
-    return mixed, read(targets, classes)[:, : len(images)]
+def _bound(call: Call, images: Tensor, labels: Tensor) -> Work:
+    return lambda: call(images, labels)
 
 
 # ------------------------------------------------------------------------------------------------------------------- the libraries
@@ -206,6 +212,7 @@ def _read_kornia(labels: Tensor, classes: int) -> Tensor:
     return soft.scatter_add_(1, partner.long()[:, None], 1 - own_share[:, None])
 
 
+_OURS = Library("mixsage", _ours)
 LIBRARIES: dict[str, Library] = {
     "torchvision": Library("torchvision", _torchvision),
     "timm": Library("timm", _timm),
