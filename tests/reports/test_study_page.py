@@ -1,0 +1,116 @@
+"""The pages on the small study say what its records say; `make study-page` writes them anew."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from mixsage.reports.markdown import markdown, report
+from mixsage.study.records import Record, append, read, read_all
+from mixsage.study.statistics import by_arm, compare
+from report_records import ARMS, study
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = ROOT / "studies" / "cifar10-5k" / "records.jsonl"
+needs_study = pytest.mark.skipif(not RECORDS.exists(), reason="the study's records are not in this copy of the source")
+
+
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("study_page", ROOT / "tools" / "study_page.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def records():
+    return read_all([RECORDS])
+
+
+@needs_study
+def test_the_page_is_what_the_records_make(tool, records):
+    assert (ROOT / "docs" / "study.md").read_text() == markdown(records, "study", title=tool.TITLE), "run: make study-page"
+
+
+@needs_study
+def test_the_table_of_choosing_is_what_the_records_make(tool, records):
+    text = (ROOT / "docs" / "choosing.md").read_text()
+    assert tool.filled(text, records) == text, "run: make study-page"
+    assert text.count(tool.BEGIN) == text.count(tool.END) == 1
+
+
+@needs_study
+def test_what_choosing_claims(records):
+    """Each line is a sentence under "What it says" or in the first table of docs/choosing.md: where one fails, rewrite the sentence."""
+    accuracy, against = by_arm(records, "last"), {one.arm: one for one in compare(by_arm(records, "last"), "no mixing")}
+    mean = {arm: sum(values.values()) / len(values) for arm, values in accuracy.items()}
+    short = {record.arm for record in records if record.epochs == 60}
+    assert max(short, key=mean.__getitem__) == "SAGE"
+    assert against["SAGE"].significant()
+    assert 1.5 < against["SAGE"].difference.mean < 2.5
+    assert against["SAGE, uniform maps"].difference.mean > 0.75 * against["SAGE"].difference.mean
+    assert abs(mean["SAGE"] - mean["no mixing, twice the steps"]) < 0.5
+    assert max(mean, key=mean.__getitem__) == "SAGE, one pass, twice the steps"
+    assert against["CutMix"].significant()
+    assert against["CutMix"].difference.mean < 0
+    for metric, better in {"ood": True, "fgsm": True, "fgm": True, "gaussian": False}.items():
+        found = {arm: sum(values.values()) / len(values) for arm, values in by_arm(records, metric).items()}
+        for arm in ("Mixup", "SaliencyMix", "CutMix", "SAGE", "SAGE, uniform maps"):
+            assert (found[arm] > found["no mixing"]) is better, (metric, arm)
+    error = {arm: sum(values.values()) / len(values) for arm, values in by_arm(records, "ece").items()}
+    assert max(error["SAGE"], error["SaliencyMix"]) < error["no mixing"] / 3
+
+
+@needs_study
+def test_the_published_numbers_are_the_papers(tool):
+    from mixsage.reports import published
+
+    text = (ROOT / "docs" / "choosing.md").read_text()
+    rows = [re.split(r"\s*\|\s*", line.strip("| ")) for line in text.splitlines() if line.startswith("| CIFAR-")]
+    models = {"PreActResNet18": "preactresnet18", "WRN16-8": "wrn16_8", "ResNeXt29-4-24": "resnext29_4_24"}
+    methods = ["clean", "mixup", "cutmix", "manifold", "saliencymix", "puzzlemix", "comixup", "sage"]
+    for setting, *numbers in rows:
+        data, model = setting.split(", ")
+        for method, number in zip(methods, numbers, strict=True):
+            known = published._numbers().get(
+                (data.lower().replace("-", ""), models[model], published.canonical(method), "accuracy")
+            )
+            assert known is None or known == float(number), (setting, method)
+    assert len(rows) == 4
+
+
+def test_a_page_of_markdown(tmp_path):
+    for one in study():
+        append(tmp_path / "records.jsonl", one)
+    append(
+        tmp_path / "records.jsonl", Record(run="x", arm="y|z", data="d", model="m", seed=0, epochs=1, status="failed", error="no")
+    )
+    records = read(tmp_path / "records.jsonl")
+    made = report(records, tmp_path / "deep" / "page.md", title="What came out")
+    text = made[0].read_text()
+    assert made[0] == tmp_path / "deep" / "page.md"
+    assert text.startswith("# What came out\n")
+    assert "| Mixup |" in text
+    assert "| SAGE, uniform maps |" in text
+    assert "30 runs on CIFAR-10, PreActResNet18" in text
+    assert "`lr` 0.2" in text
+    assert "- `x`: `no`" in text
+    pictures = re.findall(r"!\[([^]]*)\]\(page/([\w-]+\.svg)\)", text)
+    assert {name for _, name in pictures} == {path.name for path in made[1:]}
+    assert pictures
+    assert all(alt for alt, _ in pictures)
+    assert all((tmp_path / "deep" / "page" / name).read_text().lstrip().startswith("<?xml") for _, name in pictures)
+    assert len([line for line in text.splitlines() if line.startswith("## ")]) >= 5
+    assert len(ARMS) * 3 == 30
+
+
+def test_the_command_writes_markdown_where_the_name_ends_so(tmp_path, capsys):
+    from mixsage.cli import main
+
+    for one in study(arms={name: ARMS[name] for name in ("clean", "sage")}):
+        append(tmp_path / "records.jsonl", one)
+    assert main(["report", str(tmp_path / "records.jsonl"), "--out", str(tmp_path / "page.md"), "--title", "Two arms"]) == 0
+    assert (tmp_path / "page.md").read_text().startswith("# Two arms\n")
+    assert str(tmp_path / "page.md") in capsys.readouterr().out
