@@ -148,3 +148,30 @@ def greedy(most=5):
 def no_model():
     """A factory that is none."""
     return "a model"
+
+
+def other_images(num_classes):
+    """A model for images of another size."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(100, num_classes))
+
+
+def other_classes():
+    """A model for another number of classes."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 7))
+
+
+def lazy(num_classes):
+    """A model whose first layer waits for its first image."""
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
+
+
+class Talkative(nn.Module):
+    """Returns more than logits."""
+
+    def forward(self, images):
+        return {"logits": images.flatten(1)[:, :10]}
+
+
+def no_logits():
+    """A model that returns something else."""
+    return Talkative()

@@ -11,7 +11,7 @@ pytest.importorskip("tyro")
 pytest.importorskip("torchvision")
 pytest.importorskip("safetensors")
 
-from image_files import save
+from image_files import png_of_16_bits, save
 from mixsage import cli
 from mixsage.training import RunFolder
 from mixsage.training.checkpoint import all_of, load
@@ -74,6 +74,23 @@ def train(fails, tmp_path):
         "no such weights": (["--weights", "nowhere.pt"], "mixsage: there is no file of weights nowhere.pt"),
         "unknown data": (["--data", "smple"], "mixsage: unknown data set 'smple'; did you mean 'sample'?"),
         "no such folder": (["--data", "./no/such/folder"], "mixsage: there is no folder no/such/folder"),
+        "no such folder here": (["--data", "./photos"], "mixsage: there is no folder photos"),
+        "a model for other images": (
+            ["--model", "runs:other_images", "--width", "None"],
+            "mixsage: the model 'runs:other_images' cannot take images [2, 1, 28, 28]: ",
+        ),
+        "a model for other classes": (
+            ["--model", "runs:other_classes", "--width", "None"],
+            "mixsage: the model 'runs:other_classes' makes [2, 7] of 2 images, expected logits [2, 10], as the data have 10 classes",
+        ),
+        "a model of no logits": (
+            ["--model", "runs:no_logits", "--width", "None"],
+            "mixsage: the model 'runs:no_logits' makes dict of 2 images, expected logits [2, 10]",
+        ),
+        "a lazy model": (
+            ["--model", "runs:lazy", "--width", "None"],
+            "mixsage: the model 'runs:lazy' has layers that do not know their sizes yet",
+        ),
         "a batch larger than the data": (
             ["--batch-size", "4000"],
             "mixsage: a batch of 4000 is larger than the training set of 120 images; set batch_size to at most 120",
@@ -99,7 +116,7 @@ def test_wrong_settings_are_one_clear_line(train, tmp_path, arguments, message):
     said = train(*arguments)
     assert message in said
     assert len(said.splitlines()) == 1
-    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -209,6 +226,20 @@ def test_out_of_memory_says_which_batch_it_tried(train, tmp_path):
     assert cli.main([*arguments, "--out", str(tmp_path / "third")]) == 0
 
 
+def test_the_same_command_mended_may_use_the_folder_where_nothing_was_kept(train, tmp_path):
+    """Who is told to try microbatches should not have to think of another name as well."""
+    train("--model", "runs:greedy(most=5)", "--width", "None")
+    assert not (tmp_path / "run" / "run.json").exists()
+    more = ["--model", "runs:greedy(most=5)", "--width", "None", "--microbatches", "4", "--out", str(tmp_path / "run")]
+    assert cli.main(["train", *GIVEN, "--loggers", *more]) == 0
+
+
+def test_a_run_with_something_to_lose_keeps_its_folder(train, tmp_path):
+    train("--lr", "1e6", "--schedule", "constant", "--epochs", "20", "--checkpoint-steps", "1", "--method", "clean")
+    assert all_of(tmp_path / "run" / "checkpoints")
+    assert "already holds a run" in train()
+
+
 def photos(folder, **classes):
     """A folder of class folders with so many images each."""
     for number, (name, count) in enumerate(classes.items()):
@@ -236,9 +267,9 @@ def test_images_that_were_added_since(fails, tmp_path):
     folder = photos(tmp_path / "photos", cats=4, dogs=4)
     run = begun(folder, tmp_path / "run")
     run.weights.unlink()
-    photos(folder, owls=4)
+    save(folder / "cats" / "new.png", torch.zeros(3, 8, 8, dtype=torch.uint8))  # too few to fill another batch
     assert fails("train", "--resume", run.path) == (
-        "mixsage: the run began with 8 train images, the data now have 12 train images; bring back the data as they were, or begin a new run"
+        "mixsage: the run began with 8 train images, the data now have 9 train images; bring back the data as they were, or begin a new run"
     )
 
 
@@ -259,6 +290,48 @@ def test_a_folder_of_images_that_cannot_be_used(train, tmp_path):
     assert "3.png" in said
     assert "--skip-corrupt" in said
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    {
+        "no class folders": (lambda folder: folder.mkdir(), "must hold one folder for each class"),
+        "one class only": (lambda folder: photos(folder, cats=4), "holds one class only, 'cats'"),
+        "an empty class": (
+            lambda folder: (photos(folder, cats=4, dogs=4), (folder / "owls").mkdir()),
+            "no image in the class folder",
+        ),
+        "a file": (lambda folder: folder.write_text("x"), "is not a folder"),
+    }.values(),
+)
+def test_folders_that_are_none_of_class_folders(train, tmp_path, make, message):
+    folder = tmp_path / "photos"
+    make(folder)
+    said = train("--data", folder)
+    assert said.startswith("mixsage: ")
+    assert message in said
+    assert str(folder) in said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_images_of_every_kind_and_size_are_learnt_from(tmp_path, caplog):
+    """Grey, transparent, palette and 16-bit ones, one smaller than any crop, and a damaged one that is skipped and counted."""
+    from PIL import Image
+
+    folder = photos(tmp_path / "photos", cats=4, dogs=4)
+    Image.new("L", (30, 20), 7).save(folder / "cats" / "grey.png")
+    Image.new("RGBA", (3, 3), (9, 9, 9, 100)).save(folder / "cats" / "small.png")
+    Image.new("P", (20, 20), 3).save(folder / "dogs" / "palette.png")
+    (folder / "dogs" / "deep.png").write_bytes(png_of_16_bits(torch.full((3, 20, 20), 30_000)))
+    (folder / "dogs" / "zz.png").write_bytes(b"no image")
+    out = tmp_path / "run"
+    settings = ["--batch-size", "4", "--epochs", "1", "--val-share", "0", "--image-size", "16", "--workers", "0", "--device", "cpu"]
+    model = ["--model", "small_convnet", "--width", "4", "--loggers", "--out", str(out)]
+    assert cli.main(["train", "--data", str(folder), "--skip-corrupt", *settings, *model]) == 0
+    assert json.loads((out / "run.json").read_text())["images"] == {"train": 12}
+    assert "skipped 1 of 13 images" in caplog.text
+    assert "zz.png" in caplog.text
 
 
 def test_a_damaged_or_newer_record_of_a_run(fails, tmp_path):

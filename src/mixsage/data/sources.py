@@ -82,9 +82,9 @@ def load(data: str, *, folder: Path | None = None, image_size: int | None = None
 
 
 def _path(data: str) -> Path:
-    """The folder that is meant; what looks like a name is taken for a misspelt one."""
+    """The folder that is meant; what looks like a name, with no / in it, is taken for a misspelt one."""
     path = Path(data).expanduser()
-    if not path.exists() and len(path.parts) == 1:
+    if not path.exists() and "/" not in data and os.sep not in data:
         raise DataError(f"{unknown_name('data set', data, NAMES)}, the path of a folder of class folders, or hf:owner/name")
     return path
 

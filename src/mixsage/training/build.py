@@ -11,12 +11,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from mixsage import loss, models
 from mixsage.errors import not_installed, unknown_name
 from mixsage.methods import Mixer
-from mixsage.saliency import Criterion
+from mixsage.saliency import Criterion, evaluating
 from mixsage.training.config import Config, Method, Optimisation
 from mixsage.training.notation import Call, read_call, read_mixer
 
@@ -53,6 +54,27 @@ def build_model(
         raise ValueError(f"the model {call.name!r} does not take these arguments: {error}") from None
 
 
+def try_model(model: nn.Module, name: str, *, channels: int, size: tuple[int, int], num_classes: int) -> None:
+    """Whether the model takes such images and has such classes: found out with two black ones, before anything is written or trained."""
+    if any(is_lazy(one) for one in [*model.parameters(), *model.buffers()]):
+        raise ValueError(
+            f"the model {name!r} has layers that do not know their sizes yet; have it see an image before its function returns it: "
+            f"model(torch.zeros(1, {channels}, {size[0]}, {size[1]}))"
+        )
+    images = torch.zeros(2, channels, *size)
+    with torch.no_grad(), evaluating(model):
+        try:
+            logits = model(images)
+        except (RuntimeError, ValueError, TypeError, AssertionError, LookupError) as error:
+            raise ValueError(f"the model {name!r} cannot take images {list(images.shape)}: {error}") from error
+    shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if shape != [2, num_classes]:
+        raise ValueError(
+            f"the model {name!r} makes {shape} of 2 images, expected logits [2, {num_classes}], as the data have {num_classes} classes; "
+            "a function of yours is told the number if it takes num_classes"
+        )
+
+
 def _refuse_width(call: Call, width: int | None) -> None:
     if width is not None:
         raise ValueError(f"width narrows mixsage's own models, {call.name!r} is none of them; give arguments in brackets instead")
@@ -75,7 +97,9 @@ def _from_factory(call: Call, num_classes: int) -> nn.Module:
     try:
         factory = getattr(importlib.import_module(module_name), attribute)
     except ModuleNotFoundError as error:
-        raise ValueError(f"cannot import {module_name!r} for the model {call.name!r}: {error}; is it on PYTHONPATH?") from error
+        raise ValueError(
+            f"cannot import {module_name!r} for the model {call.name!r}: {error}; is its folder on PYTHONPATH, as in PYTHONPATH=. mixsage …?"
+        ) from error
     except AttributeError:
         raise ValueError(f"the module {module_name!r} has no {attribute!r}") from None
     arguments = dict(call.arguments)

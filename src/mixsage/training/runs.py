@@ -84,6 +84,11 @@ class RunFolder:
         self.check_free()
         checkpoint.write_atomically(self.description, (json.dumps(description, indent=2) + "\n").encode())
 
+    def release(self) -> None:
+        """Give the folder up again, if nothing was kept in it that could be lost: the same command, mended, may then use it."""
+        if not (checkpoint.all_of(self.checkpoints) or self.history() or self.complete):
+            self.description.unlink(missing_ok=True)
+
     def begin_again(self, epoch: int) -> None:
         """Clear what the end of an earlier sitting left: torn files, and the records of epochs that will be run again."""
         for folder in (self.path, self.checkpoints):
@@ -186,8 +191,11 @@ def provenance() -> dict[str, Any]:
 def with_full_paths(config: Config) -> Config:
     """The same settings, whatever folder the run is resumed in."""
     paths: dict[str, Any] = {name: Path(path).resolve() for name, path in settings_of(config).items() if name in _PATHS and path}
-    if config.data.data not in NAMES and Path(config.data.data).expanduser().exists():
-        paths["data"] = str(Path(config.data.data).expanduser().resolve())
+    data = config.data.data
+    scheme = "hf:" if data.startswith("hf:") else ""
+    place, mark, columns = data.removeprefix(scheme).partition("?") if scheme else (data, "", "")
+    if place and data not in NAMES and Path(place).expanduser().exists():
+        paths["data"] = f"{scheme}{Path(place).expanduser().resolve()}{mark}{columns}"
     return with_settings(config, paths)
 
 

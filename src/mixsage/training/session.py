@@ -49,6 +49,11 @@ class Session:
         """Whether the weights lie in pieces on several devices."""
         return self.config.hardware.strategy == "fsdp"
 
+    @property
+    def images(self) -> dict[str, int]:
+        """Images of each split; an epoch leaves out those that fill no batch, other ones each time."""
+        return {name: len(feed.rota.indices) for name, feed in self.feeds.items()}
+
     def mixer_in(self, epoch: int) -> Mixer:
         """The method of an epoch, counted from 0; outside of its epochs nothing is mixed."""
         settings, number = self.config.method, epoch + 1
@@ -158,6 +163,7 @@ def _model(config: Config, dataset: DataSet) -> nn.Module:
         width=config.model.width,
         pretrained=config.model.pretrained,
     )
+    build.try_model(model, config.model.model, channels=dataset.channels, size=dataset.size, num_classes=len(dataset.classes))
     if config.model.weights is not None:
         fit_weights(model, read_weights(config.model.weights), config.model.weights)
     return model.to(memory_format=torch.channels_last) if config.hardware.channels_last else model

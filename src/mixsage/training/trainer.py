@@ -65,12 +65,15 @@ def train(config: Config, *, resume: bool = False, progress: Progress | None = N
     with watch() as wish:
         fabric = open_fabric(config)
         progress = progress if fabric.is_global_zero else Progress()
+        claimed_here = not (resume or folder.description.exists())
         try:
             with reproducible(config.hardware.deterministic and fabric.device.type == "cuda"):
                 _Training(open_session(config, fabric), folder, progress, wish).run(resume)
         except Exception as error:
             if not isinstance(error, Interrupted):
                 end_processes(fabric)
+                if claimed_here and fabric.is_global_zero:
+                    folder.release()
             clear = named(error, config, folder)
             if clear is error:
                 raise
@@ -135,7 +138,7 @@ class _Training:
                 size=list(data.size),
                 channels=data.channels,
                 augmentation=data.augmentation,
-                images={name: feed.samples for name, feed in session.feeds.items()},
+                images=session.images,
             )
             self.folder.begin(description)
         session.fabric.barrier()
@@ -145,7 +148,7 @@ class _Training:
         """Take up the newest whole checkpoint."""
         session = self.session
         description = self.folder.read()
-        images = {name: feed.samples for name, feed in session.feeds.items()}
+        images = session.images
         if description["images"] != images:
             raise ValueError(
                 f"the run began with {_sizes(description['images'])} images, the data now have {_sizes(images)} images; "
@@ -304,10 +307,9 @@ def _title(session: Session, folder: RunFolder) -> str:
     config, fabric = session.config, session.fabric
     parameters = sum(p.numel() for p in session.bare.parameters())
     processes = f" × {fabric.world_size}" if fabric.world_size > 1 else ""
-    sizes = {name: feed.samples for name, feed in session.feeds.items()}
     return (
         f"{config.model.model} ({parameters:,} parameters) with {config.method.method} on {session.dataset.name} "
-        f"({_sizes(sizes)} images)\n{fabric.device}{processes}, {config.hardware.precision}, into {folder.path}"
+        f"({_sizes(session.images)} images)\n{fabric.device}{processes}, {config.hardware.precision}, into {folder.path}"
     )
 
 
