@@ -20,7 +20,7 @@ ONE_THREAD := $(if $(filter-out 0 1,$(JOBS)),OMP_NUM_THREADS=1)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all lint format types imports docs wheel-test check requirements clean
+.PHONY: help setup demo test test-all lint format types imports docs study-page wheel-test check requirements clean
 
 help:  ## List the commands
 	@awk -F ':.*##[ ]*' '/^[a-z-]+:.*##/ { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ imports: $(READY)  ## Check that imports between the layers go one way
 
 docs: $(READY)  ## Build the documentation into site/
 	@if [ -f mkdocs.yml ]; then NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict; else echo "There is no mkdocs.yml: nothing to build."; fi
+
+study-page: $(READY)  ## Write the small study's page and table anew from its records
+	$(BIN)/python tools/study_page.py
 
 # The tests lie in the source archive too. Without its src folder, only the installed wheel can answer `import mixsage`.
 wheel-test: $(READY)  ## Build archive and wheel, and test the wheel alone in a clean environment
