@@ -180,6 +180,14 @@ class Report:
     """The arm that the others are compared with; no mixing if left out."""
     costs: Path | None = None
     """Step times, to show cost by these too: what bench steps --json wrote."""
+    run: Path | None = None
+    """A run whose model and images illustrate the page: the pictures of preview."""
+    data: str | None = None
+    """Other images for these pictures, as for train."""
+    data_dir: Path | None = None
+    """Where named data lies."""
+    method: tuple[str, ...] = ("mixup", "cutmix", "manifold", "saliencymix", "puzzlemix", "comixup", "sage")
+    """Methods to show in the pictures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +206,24 @@ class Preview:
     """Folder of the pictures."""
     seed: int = 0
     """Of the choice of images, and of the methods' choices."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Arguments of bench."""
+
+    names: Positional[tuple[str, ...]] = ()
+    """Comparisons: overhead, steps, search, growth, transforms, feeds, trainer, recipe; all if left out."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where to measure."""
+    rounds: int | None = None
+    """Rounds in which the arms take turns; each comparison's own number if left out."""
+    json: Path | None = None
+    """Write the results to this file."""
+    picture: Path | None = None
+    """Draw the results beside their goals: .svg or .png."""
+    quick: bool = False
+    """Make everything tiny: to see that it runs, not what it costs."""
 
 
 _Arguments = TypeVar("_Arguments")

@@ -354,6 +354,7 @@ def _report(given: list[str]) -> int:
     """Records to one page with tables and figures, beside the published numbers.
 
     mixsage report studies/cifar10-5k/records.jsonl --out report.html
+    mixsage report studies/cifar10-5k/records.jsonl --out report.html --run runs/first      with pictures of what the methods do
     mixsage report studies/cifar10-5k/records.jsonl --out report.md
     """
     arguments = _arguments()
@@ -362,7 +363,13 @@ def _report(given: list[str]) -> int:
 
     asked = arguments.read(arguments.Report, "report", given)
     report = markdown.report if asked.out.suffix.lower() == ".md" else page.report
-    for path in report(read_all(asked.records), asked.out, title=asked.title, baseline=asked.baseline, costs=asked.costs):
+    records, pictures = read_all(asked.records), []
+    if asked.run is not None or asked.data is not None:
+        from mixsage.evaluation.preview import drawings
+
+        pictures = drawings(source=asked.data, folder=asked.data_dir, run=asked.run, methods=asked.method)
+    made = report(records, asked.out, title=asked.title, baseline=asked.baseline, costs=asked.costs, pictures=pictures)
+    for path in made:
         print(path)
     return 0
 
@@ -382,12 +389,54 @@ def _preview(given: list[str]) -> int:
     return 0
 
 
+# ---------------------------------------------------------------------------------------------------------------------- bench
+
+
+def _bench(given: list[str]) -> int:
+    """Measure what things cost, as ratios beside their goals, in one run.
+
+    mixsage bench --json bench.json --picture bench.svg
+    mixsage bench steps overhead --rounds 9
+    mixsage bench steps --device cuda
+    """
+    arguments = _arguments()
+    asked = arguments.read(arguments.Bench, "bench", given)
+    import torch
+
+    from mixsage import bench
+    from mixsage.bench import text
+
+    if asked.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"there is no cuda device that torch {torch.__version__} can use; choose --device cpu")
+    if asked.picture is not None:
+        # Before anything is measured, so that hours of it are not lost to a wrong ending, or for want of matplotlib.
+        from mixsage.reports.figures.style import check_format
+
+        check_format(asked.picture)
+    settings = bench.Settings(device=torch.device(asked.device), rounds=asked.rounds, quick=asked.quick)
+    found, machine = [], bench.machine_of(settings)
+    print(text.machine(machine) + "\n")
+    for comparison in bench.run(asked.names, settings):
+        found.append(comparison)
+        print(text.table(comparison, quick=asked.quick) + "\n", flush=True)
+    results = bench.results_of(found, settings, machine)
+    if asked.json is not None:
+        results.write(asked.json)
+    if asked.picture is not None:
+        from mixsage.bench.picture import picture
+        from mixsage.reports.figures.style import save
+
+        save(picture(results), asked.picture)
+    return 0
+
+
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "train": _train,
     "evaluate": _evaluate,
     "study": _study,
     "report": _report,
     "preview": _preview,
+    "bench": _bench,
     "predict": _predict,
     "export": _export,
     "methods": _methods,
