@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,10 +19,12 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 from torch import Tensor
 from torch.nn import functional
 
-from mixsage import sampling
-from mixsage.solvers import LevelProblem, comixup
+import mixsage
+from mixsage import data, sampling
+from mixsage.saliency import normalise
+from mixsage.solvers import LevelProblem, best_levels, comixup
 from mixsage.solvers.joint import JointProblem
-from mixsage.solvers.puzzle import Weights, mask_problem
+from mixsage.solvers.puzzle import Weights, block_means, mask_problem
 
 PUBLISHED = Weights(smoothness=1.2, data_smoothness=0.5, prior=0.2)
 PUBLISHED_JOINT = comixup.Weights(smoothness=0.32, diversity=1.0, prior=0.05, threshold=0.83, compatibility=0.001)
@@ -44,6 +49,61 @@ def made_up(kind: str, batch: int, side: int, seed: int, levels: int = 3, size: 
     block = size // side
     parts = max(1, block // min(4, block))
     return mask_problem(images, maps, partners, share, side=side, parts=parts, levels=levels, weights=PUBLISHED)
+
+
+@cache
+def real_pictures(count: int = 100) -> tuple[str, Tensor, Tensor]:
+    """Where they come from, images [count, C, H, W] as colours, and their raw maps: gradients of a small network after a few steps of training.
+
+    CIFAR-10 where MIXSAGE_DATA holds it, the embedded sample elsewhere.
+    """
+    folder = Path(os.environ.get("MIXSAGE_DATA") or "/nowhere")
+    source = "cifar10" if any((at / "data_batch_1").exists() for at in (folder, folder / "cifar-10-batches-py")) else "sample"
+    loaded = data.load(source)
+    chosen = data.per_class(loaded.train.labels, 100)
+    images, labels = torch.stack([loaded.train.read(int(row)) for row in chosen]).float() / 255, loaded.train.labels[chosen]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = mixsage.models.small_convnet(in_channels=images.shape[1])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    draw = torch.Generator().manual_seed(0)
+    for rows in torch.cat([torch.randperm(len(images), generator=draw) for _ in range(4)]).split(50):
+        functional.cross_entropy(model(images[rows]), labels[rows]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    rows = torch.randperm(len(images), generator=draw)[:count]
+    leaf = images[rows].requires_grad_()
+    (gradient,) = torch.autograd.grad(functional.cross_entropy(model.eval()(leaf), labels[rows]), leaf)
+    return source, images[rows], gradient.square().mean(dim=1).sqrt()
+
+
+def real(side: int, seed: int, levels: int = 3, count: int = 100) -> LevelProblem:
+    """A mask problem of Puzzle Mix from real images and maps."""
+    _, images, maps = real_pictures(count)
+    draw = torch.Generator().manual_seed(seed)
+    share, partners = torch.rand(1, generator=draw), torch.randperm(count, generator=draw)
+    block = images.shape[-1] // side
+    parts = max(1, block // min(4, block))
+    return mask_problem(images, maps, partners, share, side=side, parts=parts, levels=levels, weights=PUBLISHED)
+
+
+def real_moves(side: int, seed: int, count: int = 100) -> tuple[Tensor, Tensor]:
+    """A transport problem of real maps: saliency [count, n·n] of the blocks that move, and the places that the exact mask shows."""
+    finer = max(side, 8)
+    _, _, maps = real_pictures(count)
+    saliency = normalise(block_means(normalise(maps), finer)).flatten(1)
+    levels = best_levels(real(side, seed, count=count))
+    shown = (levels > 0).repeat_interleave(finer // side, 1).repeat_interleave(finer // side, 2)
+    return saliency, shown.flatten(1)
+
+
+def joint_real(seed: int, side: int = 4, count: int = 100) -> JointProblem:
+    """Joint problems of real maps, in parts of 20, with priors drawn as published."""
+    _, _, maps = real_pictures(count)
+    draw = torch.Generator().manual_seed(seed)
+    cut = comixup.Parts.of(count, 20)
+    maps = maps[torch.randperm(count, generator=draw)]
+    return comixup.joint_problem(maps, sampling.dirichlet(2.0, cut.member, draw), cut, side, PUBLISHED_JOINT)
 
 
 def tight(batch: int, side: int, seed: int, levels: int = 3) -> LevelProblem:

@@ -103,6 +103,12 @@ def test_each_image_by_itself():
     assert torch.equal(together, alone)
 
 
+def test_any_layout():
+    saliency, visible = drawn(10, 4, seed=3)
+    turned = saliency.T.contiguous().T, visible.T.contiguous().T
+    assert torch.equal(transport(*turned, DISTANCE), transport(saliency, visible, DISTANCE))
+
+
 def test_forms_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"must both be \[B, n·n\], got \[2, 9\] and \[2, 4\]"):
         transport(torch.zeros(2, 9), torch.zeros(2, 4, dtype=torch.bool), 0.8)

@@ -31,7 +31,7 @@ def transport(saliency: Tensor, visible: Tensor, distance: float) -> Tensor:
     on_host = saliency.device.type == "cpu"
     moves = distance * squared_distances(math.isqrt(places), saliency.device)
     # What a place pays now. A place that the mask hides pays so little that nobody gets it.
-    price = torch.where(visible, -saliency, -torch.inf)
+    price = torch.where(visible, -saliency, -torch.inf).contiguous()
     # Whom each place shows, and which blocks no place shows; blocks are numbered through the batch, and the last entry stands for nobody.
     owner = torch.arange(batch * places + 1, device=saliency.device)
     free = torch.cat([~visible.flatten(), visible.new_zeros(1)])
