@@ -13,9 +13,10 @@ A method (`SAGE`, `Mixup`, …) is a frozen value of settings that draws a `MixP
 """
 
 from mixsage import data, hidden, loss, models, plan, rearrange, saliency, sampling, warp
+from mixsage.dense import MixedBoxes
 from mixsage.finegrained import FineGrained
 from mixsage.host import DDPHost, Host, ScalerHost
-from mixsage.loss import binary_cross_entropy, cross_entropy
+from mixsage.loss import binary_cross_entropy, cross_entropy, pixel_cross_entropy
 from mixsage.methods import CleanPass, Mixer, available, get
 from mixsage.methods.clean import Clean
 from mixsage.methods.comixup import CoMixup
@@ -48,6 +49,7 @@ __all__ = [
     "InputGradient",
     "ManifoldMixup",
     "MixPlan",
+    "MixedBoxes",
     "Mixer",
     "Mixup",
     "NoShift",
@@ -68,6 +70,7 @@ __all__ = [
     "hidden",
     "loss",
     "models",
+    "pixel_cross_entropy",
     "plan",
     "rearrange",
     "saliency",

@@ -6,6 +6,7 @@ Every function here is for `MixPlan`, whose verbs check what comes in. Nothing w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -208,9 +209,14 @@ def _visible(plan: MixPlan, k: int, boxes: Tensor, height: int, width: int) -> t
     share = plan.masks[:, k]
     rows = _covered(boxes[..., 1], boxes[..., 3], geometry.block_edges(height, share.shape[1], share.device))
     columns = _covered(boxes[..., 0], boxes[..., 2], geometry.block_edges(width, share.shape[2], share.device))
-    # Autocast would round the products to half precision.
-    with torch.autocast(boxes.device.type, enabled=False):
+    with _without_autocast(boxes.device.type):
         return boxes, (torch.bmm(rows, share) * columns).sum(dim=2)
+
+
+def _without_autocast(kind: str) -> AbstractContextManager[object]:
+    """Products keep their float32; some kinds of device know no autocast."""
+    known = torch.amp.is_autocast_available(kind)
+    return torch.autocast(kind, enabled=False) if known else nullcontext()
 
 
 def _covered(begin: Tensor, end: Tensor, edges: Tensor) -> Tensor:
