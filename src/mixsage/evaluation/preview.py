@@ -81,6 +81,11 @@ def drawings(
         Shown(name="pipeline", caption="How SAGE mixes one pair, step by step.", figure=figures.pipeline(told), wide=True),
         Shown(name="against-mixup", caption="Mask and mix of SAGE beside those of Mixup.", figure=figures.against_mixup(against)),
         Shown(
+            name="ablations",
+            caption="SAGE whole, without saliency-guided mixing (the shifted partner covers the image), and without rearrangement.",
+            figure=figures.gallery(ablated, explained=None, title="SAGE and what it is without each of its parts"),
+        ),
+        Shown(
             name="rearrangements",
             caption="Rearrangements τ of one pair with the saliency v(τ) that each keeps, and the surface of all.",
             figure=figures.rearrangements(told),
@@ -91,11 +96,6 @@ def drawings(
             caption="The share λ of the image's own saliency rises; each time the best of all shifts.",
             figure=figures.shares(sweep(subject, mixer=sage, tint=grey)),
             wide=True,
-        ),
-        Shown(
-            name="ablations",
-            caption="SAGE whole, without saliency-guided mixing (the shifted partner covers the image), and without rearrangement.",
-            figure=figures.gallery(ablated, explained=None, title="SAGE and what it is without each of its parts"),
         ),
     ]
 

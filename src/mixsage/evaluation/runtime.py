@@ -1,4 +1,4 @@
-"""What a method costs: seconds a training step, beside those of a plain step."""
+"""What a method costs, in plain training steps; and what judging a model costs, in forward passes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from statistics import median
 import torch
 from torch import Generator, Tensor, nn
 
+from mixsage.evaluation.accuracy import accuracy
+from mixsage.evaluation.pixels import Loader, batches, device_of
+from mixsage.evaluation.robustness import evaluate
 from mixsage.loss import cross_entropy
 from mixsage.methods import Mixer
 from mixsage.methods.clean import Clean
-from mixsage.saliency import Criterion
+from mixsage.saliency import Criterion, evaluating
 from mixsage.step import accumulate
 
 
@@ -62,7 +65,41 @@ def runtime(
     return {"seconds": mixed, "plain": plain, "ratio": mixed / plain}
 
 
-def _timed(work: Callable[[], None], device: torch.device) -> float:
+def evaluation_cost(model: nn.Module, loader: Loader, *, rounds: int = 3, generator: Generator | None = None) -> dict[str, float]:
+    """What judging a model costs, in the time of one plain forward pass over the same images (median of the rounds' quotients).
+
+    ``evaluate`` is everything of `robustness.evaluate`: clean accuracy, likelihood, calibration and all three perturbations. ``perturbations``
+    is what the perturbations add to the clean scores. ``forward`` is the seconds of the plain pass. The parts take turns, round by round.
+
+    Args:
+        model: from pixels in [0, 1] to logits, for example a `Normalised` network.
+        loader: images and labels, as for `evaluate`; it is read anew for each part.
+        rounds: how many rounds are timed, after one to warm up.
+        generator: a CPU generator of the noise; torch's default one if left out.
+    """
+    if rounds < 1:
+        raise ValueError(f"rounds must be at least 1, got {rounds}")
+    device = device_of(model)
+
+    def forward() -> None:
+        with evaluating(model), torch.no_grad():
+            for pixels, _ in batches(loader, device):
+                model(pixels)
+
+    parts: dict[str, Callable[[], object]] = {
+        "forward": forward,
+        "clean": lambda: accuracy(model, loader),
+        "evaluate": lambda: evaluate(model, loader, generator=generator),
+    }
+    rows = [{name: _timed(part, device) for name, part in parts.items()} for _ in range(rounds + 1)][1:]
+    return {
+        "forward": median(row["forward"] for row in rows),
+        "evaluate": median(row["evaluate"] / row["forward"] for row in rows),
+        "perturbations": median((row["evaluate"] - row["clean"]) / row["forward"] for row in rows),
+    }
+
+
+def _timed(work: Callable[[], object], device: torch.device) -> float:
     _wait(device)
     start = time.perf_counter()
     work()

@@ -38,11 +38,11 @@ def on_ray(study: Study, waiting: Sequence[Planned], folder: Path, address: str,
 
 
 def _plain(run: Planned) -> tuple[str, str, int, dict[str, Any], dict[str, Any] | None]:
-    return run.name, run.arm, run.seed, settings_of(run.config), run.fewshot and run.fewshot.plain()
+    return run.name, run.arm, run.seed, settings_of(run.config), None if run.fewshot is None else run.fewshot.plain()
 
 
 def _remote(name: str, arm: str, seed: int, settings: dict[str, Any], fewshot: dict[str, Any] | None, folder: str) -> str:
     """On a worker: plain values in, a line of JSON out."""
     config = with_settings(Config(), json.loads(json.dumps(settings)))
-    run = Planned(name=name, arm=arm, seed=seed, config=config, fewshot=fewshot and FewShot.read(fewshot))
+    run = Planned(name=name, arm=arm, seed=seed, config=config, fewshot=None if fewshot is None else FewShot.read(fewshot))
     return execute(run, Path(folder)).to_json()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from mixsage.study.execute import execute, failure_of
 from mixsage.study.records import Record
 from mixsage.study.spec import Planned, Study, read_study
 from mixsage.training import Interrupted
+
+_log = logging.getLogger("mixsage")
 
 Say = Callable[[str], None]
 
@@ -78,13 +81,14 @@ def _records(
 
 
 def _attempt(run: Planned, folder: Path, retries: int) -> Record:
-    """A run in this process, tried again when it fails; only what a run may die of is caught, and it is kept in the record."""
+    """A run in this process, tried again when it fails: whatever a user's model or data may die of goes into the record, and the rest goes on."""
     for attempt in range(retries + 1):
         try:
             return execute(run, folder)
         except Interrupted:
             raise
-        except (ValueError, RuntimeError, OSError, ImportError) as error:
+        except Exception as error:
+            _log.exception("%s failed, attempt %d of %d", run.name, attempt + 1, retries + 1)
             if attempt == retries:
                 return failure_of(run, f"{type(error).__name__}: {error}")
     raise AssertionError("the loop returns")
