@@ -27,14 +27,24 @@ def test_every_name_gives_a_method(name):
     assert method.__module__ == f"mixsage.methods.{name}"
     assert is_dataclass(method)
     assert isinstance(method(), method), "every method has settings of its own to begin with"
-    assert getattr(mixsage, method.__name__) is method, "every method is exported"
 
 
 @pytest.mark.parametrize(
-    ("name", "cls"), [("clean", "Clean"), ("mixup", "Mixup"), ("cutmix", "CutMix"), ("manifold", "ManifoldMixup"), ("sage", "SAGE")]
+    ("name", "cls"),
+    [
+        ("clean", "Clean"),
+        ("mixup", "Mixup"),
+        ("cutmix", "CutMix"),
+        ("manifold", "ManifoldMixup"),
+        ("saliencymix", "SaliencyMix"),
+        ("puzzlemix", "PuzzleMix"),
+        ("comixup", "CoMixup"),
+        ("sage", "SAGE"),
+    ],
 )
 def test_names(name, cls):
     assert get(name) is getattr(mixsage, cls)
+    assert cls in mixsage.__all__
 
 
 @pytest.mark.parametrize(

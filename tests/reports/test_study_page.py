@@ -1,7 +1,9 @@
 """The pages on the small study say what its records say; `make study-page` writes them anew."""
 
 import importlib.util
+import json
 import re
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -64,21 +66,23 @@ def test_what_choosing_claims(records):
 
 
 @needs_study
-def test_the_published_numbers_are_the_papers(tool):
-    from mixsage.reports import published
-
+def test_the_published_numbers_are_the_papers():
+    known = json.loads((resources.files("mixsage.reports") / "published.json").read_text())["numbers"]
+    models = {"PreActResNet18": "preactresnet18", "WRN16-8": "wrn16_8", "ResNeXt29-4-24": "resnext29_4_24"}
+    methods = ("clean", "mixup", "cutmix", "manifold", "saliencymix", "puzzlemix", "comixup", "sage")
     text = (ROOT / "docs" / "choosing.md").read_text()
     rows = [re.split(r"\s*\|\s*", line.strip("| ")) for line in text.splitlines() if line.startswith("| CIFAR-")]
-    models = {"PreActResNet18": "preactresnet18", "WRN16-8": "wrn16_8", "ResNeXt29-4-24": "resnext29_4_24"}
-    methods = ["clean", "mixup", "cutmix", "manifold", "saliencymix", "puzzlemix", "comixup", "sage"]
+    assert len(rows) == 4
     for setting, *numbers in rows:
         data, model = setting.split(", ")
         for method, number in zip(methods, numbers, strict=True):
-            known = published._numbers().get(
-                (data.lower().replace("-", ""), models[model], published.canonical(method), "accuracy")
-            )
-            assert known is None or known == float(number), (setting, method)
-    assert len(rows) == 4
+            theirs = [
+                entry["value"]
+                for entry in known
+                if (entry["data"], entry["model"], entry["metric"]) == (data.lower().replace("-", ""), models[model], "accuracy")
+                and entry["method"].lower().partition("(")[0] in {method, "manifoldmixup" if method == "manifold" else method}
+            ]
+            assert max(theirs) == float(number), (setting, method)
 
 
 def test_a_page_of_markdown(tmp_path):
