@@ -23,12 +23,17 @@ def compare(settings: Settings) -> Comparison:
     small = made(1_000 if settings.quick else 50_000)
     width = 4 if settings.quick else 16
     parts = {"resident, training": True, "resident, evaluation": False}
-    feeds = {name: feed(small.train, None, small, batch_size=BATCH, train=train, seed=0, device=settings.device) for name, train in parts.items()}
+    feeds = {
+        name: feed(small.train, None, small, batch_size=BATCH, train=train, seed=0, device=settings.device)
+        for name, train in parts.items()
+    }
     arms: dict[str, Work] = {name: _some(_for_ever(batches), 5 if settings.quick else 50) for name, batches in feeds.items()}
-    images = {name: BATCH * (5 if settings.quick else 50) for name in arms}
+    images = dict.fromkeys(arms, BATCH * (5 if settings.quick else 50))
     with tempfile.TemporaryDirectory() as folder:
         photos = photographs(Path(folder), 6 if settings.quick else 64)
-        batches = feed(photos.train, None, photos, batch_size=min(32, len(photos.train)), train=True, seed=0, device=settings.device, workers=0)
+        batches = feed(
+            photos.train, None, photos, batch_size=min(32, len(photos.train)), train=True, seed=0, device=settings.device, workers=0
+        )
         arms["reading files alone"] = lambda: [photos.train.read(k) for k in range(len(photos.train))]
         arms["streamed, training"] = lambda: list(batches.batches(0))
         images |= {"reading files alone": len(photos.train), "streamed, training": len(batches) * min(32, len(photos.train))}
@@ -69,7 +74,7 @@ def made(count: int) -> DataSet:
 
 def photographs(folder: Path, count: int) -> DataSet:
     """Smooth pictures with some grain, which as JPEG files are about as large as photographs."""
-    from torchvision.transforms.v2 import functional
+    from torchvision.transforms.v2 import functional  # type: ignore[import-untyped]  # it has no stubs
 
     generator = torch.Generator().manual_seed(0)
     for k in range(count):

@@ -46,15 +46,15 @@ def _steps(mixer: Mixer, device: torch.device, count: int) -> Work:
     source = made(IMAGES)
     batches = feed(source.train, None, source, batch_size=BATCH, train=True, seed=0, device=device, channels_last=True)
     endless = (batch for epoch in itertools.count() for batch in batches.batches(epoch))
-    model = models.preactresnet18(num_classes=10).to(device, memory_format=torch.channels_last)
+    model = models.preactresnet18(num_classes=10).to(device).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, nesterov=True, weight_decay=1e-4, fused=True)
-    compiled = torch.compile(model)
+    model.compile()
     generator = torch.Generator().manual_seed(0)
 
     def work() -> None:
         for batch in itertools.islice(endless, count):
             with torch.autocast(device.type, dtype=torch.bfloat16):
-                accumulate(mixer, compiled, batch.images, batch.labels, generator=generator)
+                accumulate(mixer, model, batch.images, batch.labels, generator=generator)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 

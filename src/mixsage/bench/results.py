@@ -127,16 +127,21 @@ class Results:
         """What `write` wrote."""
         table = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(table, dict) or table.get("schema") != SCHEMA:
-            raise ValueError(f"{path} does not hold results of `mixsage bench` in form {SCHEMA}; write it again with --json {path.name}")
+            raise ValueError(
+                f"{path} does not hold results of `mixsage bench` in form {SCHEMA}; write it again with --json {path.name}"
+            )
         found = tuple(
-            Comparison(**{
-                **one,
-                "rows": tuple(Row(**{**row, "spread": Spread(**row["spread"])}) for row in one["rows"]),
-                "curves": tuple(
-                    Curve(**{**curve, "sides": tuple(curve["sides"]), "seconds": tuple(curve["seconds"])}) for curve in one["curves"]
-                ),
-                "notes": tuple(one["notes"]),
-            })
+            Comparison(
+                **{
+                    **one,
+                    "rows": tuple(Row(**{**row, "spread": Spread(**row["spread"])}) for row in one["rows"]),
+                    "curves": tuple(
+                        Curve(**{**curve, "sides": tuple(curve["sides"]), "seconds": tuple(curve["seconds"])})
+                        for curve in one["curves"]
+                    ),
+                    "notes": tuple(one["notes"]),
+                }
+            )
             for one in table["comparisons"]
         )
         return cls(machine=table["machine"], settings=table["settings"], comparisons=found)

@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from statistics import median
@@ -26,7 +26,7 @@ Times = dict[str, list[float]]
 class Settings:
     """How to measure."""
 
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     """Where."""
     rounds: int | None = None
     """How many rounds; each comparison's own number if left out."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,8 @@ def compare(settings: Settings) -> Comparison:
         },
     )
     turns = _Turns(_barest(config, settings.device), settings.device, rounds)
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            train(replace(config, run=replace(config.run, out=Path(folder) / "run")), progress=turns)
-        except _EnoughError:
-            pass
+    with tempfile.TemporaryDirectory() as folder, suppress(_EnoughError):
+        train(replace(config, run=replace(config.run, out=Path(folder) / "run")), progress=turns)
     images = 10 * (per_class or 500)
     return Comparison(
         name="trainer",

@@ -181,17 +181,17 @@ def _ours(kind: str, classes: int) -> Call:
 
 
 def _torchvision(kind: str, classes: int) -> Call:
-    from torchvision.transforms import v2
+    from torchvision.transforms import v2  # type: ignore[import-untyped]  # it has no stubs
 
     transform: nn.Module = v2.MixUp(num_classes=classes) if kind == "mixup" else v2.CutMix(num_classes=classes)
     return transform
 
 
 def _timm(kind: str, classes: int) -> Call:
-    from timm.data import Mixup as TimmMixup
+    from timm.data.mixup import Mixup as TimmMixup
 
     shares = {"mixup_alpha": 1.0, "cutmix_alpha": 0.0} if kind == "mixup" else {"mixup_alpha": 0.0, "cutmix_alpha": 1.0}
-    call: Call = TimmMixup(**shares, label_smoothing=0.0, num_classes=classes)
+    call: Call = TimmMixup(**shares, label_smoothing=0.0, num_classes=classes)  # type: ignore[no-untyped-call]  # timm's own
     return call
 
 
@@ -199,7 +199,9 @@ def _kornia(kind: str, classes: int) -> Call:
     from kornia.augmentation import RandomCutMixV2, RandomMixUpV2
 
     keys = ["input", "class"]
-    transform: nn.Module = RandomMixUpV2(data_keys=keys) if kind == "mixup" else RandomCutMixV2(data_keys=keys, use_correct_lambda=True)
+    transform: nn.Module = (
+        RandomMixUpV2(data_keys=keys) if kind == "mixup" else RandomCutMixV2(data_keys=keys, use_correct_lambda=True)
+    )
     return transform
 
 

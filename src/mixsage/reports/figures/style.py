@@ -57,12 +57,18 @@ def new_figure(width: float, height: float) -> Figure:
 
 def save(figure: Figure, path: str | Path, *, dpi: int = 160) -> Path:
     """Write the figure in the format that the file's ending names: svg, png or pdf."""
+    path = check_format(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(_rendered(figure, path.suffix[1:].lower(), dpi))
+    return path
+
+
+def check_format(path: str | Path) -> Path:
+    """The path, if a figure can be saved there: to be asked before long work whose end is a figure."""
     path = Path(path)
     formats = (".svg", ".png", ".pdf")
     if path.suffix.lower() not in formats:
         raise ValueError(f"a figure is saved as {', '.join(formats)}, got {path.name!r}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(_rendered(figure, path.suffix[1:].lower(), dpi))
     return path
 
 
