@@ -13,6 +13,7 @@ pytest.importorskip("safetensors")
 pytest.importorskip("tyro")
 
 import mixsage
+from image_files import class_folders
 from mixsage import cli
 from mixsage.data import load_sample
 from mixsage.evaluation.judge import Subject, judge
@@ -112,3 +113,14 @@ def test_preview_and_report_leave_their_files(run, tmp_path, capsys):
     made = {path.name for path in (tmp_path / "pictures").iterdir()}
     assert made == {"gallery.png", "pipeline.png", "rearrangements.png", "shares.png"}
     assert all((tmp_path / "pictures" / name).stat().st_size > 5000 for name in made)
+
+
+def test_a_run_that_skipped_damaged_images_is_judged_without_them(tmp_path, capsys):
+    for part, count in (("train", 12), ("test", 4)):
+        class_folders(tmp_path / "photos" / part, {"cats": count, "dogs": count})
+        (tmp_path / "photos" / part / "dogs" / "torn.png").write_bytes(b"no image")
+    settings = {"data": str(tmp_path / "photos"), "skip_corrupt": True, "val_share": 0.0, "batch_size": 8, "model": "small_convnet"}
+    settings |= {"width": 4, "epochs": 1, "loggers": [], "device": "cpu", "out": tmp_path / "run"}
+    train(with_settings(Config(), settings))
+    assert cli.main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["top1"] in {12.5 * right for right in range(9)}

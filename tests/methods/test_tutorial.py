@@ -38,7 +38,7 @@ def test_a_file_in_the_folder_is_a_method(tmp_path):
     shutil.copytree(package, tmp_path / "mixsage", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "mixsage" / "methods" / "stripes.py").write_text(module + "\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: PLW1510  # what it says is looked at below
         [sys.executable, "-c", USE],
         env={**os.environ, "PYTHONPATH": path},
         cwd=tmp_path,

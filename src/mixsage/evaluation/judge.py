@@ -105,7 +105,7 @@ def _open_run(subject: Subject, run: RunFolder, novel: bool) -> tuple[DataSet, I
     network, description = predict.load_model(run.path, subject.device, subject.which)
     settings: dict[str, Any] = description["settings"]
     name, folder = subject.data or settings["data"], subject.data_dir or (settings["data_dir"] and Path(settings["data_dir"]))
-    dataset = data.load(name, folder=folder, image_size=settings["image_size"])
+    dataset = data.load(name, folder=folder, image_size=settings["image_size"], skip_corrupt=settings["skip_corrupt"])
     if not novel and len(dataset.classes) != len(description["classes"]):
         raise ValueError(
             f"the run knows {len(description['classes'])} classes, {name} has {len(dataset.classes)}; judge it on the classes that it was trained for"
