@@ -117,6 +117,11 @@ class Results:
     schema: int = field(default=SCHEMA)
     """Number of the form."""
 
+    def row(self, comparison: str, name: str) -> Row | None:
+        """A number by the names of its comparison and of itself, if it was measured."""
+        rows = [row for one in self.comparisons if one.name == comparison for row in one.rows if row.name == name]
+        return rows[0] if rows else None
+
     def write(self, path: Path) -> None:
         """Write all of it as JSON."""
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,113 @@
+"""Fill the tables that stand between marks in README.md and docs from benchmarks/results/bench_cpu.json, which `mixsage bench` wrote.
+
+python tools/fill_tables.py             write them
+python tools/fill_tables.py --check     say which documents disagree with the results, and fail if any does
+
+A mark is a pair of comments, <!-- methods: begin --> and <!-- methods: end -->; `TABLES` has the names that are filled here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from mixsage.bench.results import Results, Row
+from mixsage.bench.text import goal, machine, number, verdict
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "bench_cpu.json"
+UNKNOWN = "–"
+"""What stands where nothing was measured."""
+
+
+def methods(old: str, results: Results | None) -> str:
+    """The last column of the table of methods: what a step costs. The other columns are written by hand, and stay."""
+    return "\n".join(_with_cost(line, results) for line in old.splitlines())
+
+
+def bench(old: str, results: Results | None) -> str:
+    """All numbers beside their goals, and where they were measured."""
+    if results is None:
+        return "Not measured yet."
+    lines = ["| comparison | number | median | 5 % to 95 % | rounds | goal | |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for comparison in results.comparisons:
+        for row in comparison.rows:
+            spread = row.spread
+            cells = (
+                comparison.name,
+                row.text,
+                number(row, spread.median),
+                f"{number(row, spread.low)} to {number(row, spread.high)}",
+                str(spread.count),
+                goal(row),
+                verdict(row),
+            )
+            lines.append("| " + " | ".join(cells) + " |")
+    notes = [f"- {comparison.name}: {note}" for comparison in results.comparisons for note in comparison.notes]
+    return "\n".join([*lines, "", f"Measured on: {machine(results.machine)}.", *([""] if notes else []), *notes])
+
+
+TABLES: dict[str, Callable[[str, Results | None], str]] = {"methods": methods, "bench": bench}
+"""What makes the text between the marks of a name, from the text that is there and the results, if there are any."""
+
+
+def filled(text: str, results: Results | None) -> str:
+    """A document with its tables as the results have them; what stands between other marks stays."""
+    for name, make in TABLES.items():
+        begin, end = f"<!-- {name}: begin -->\n", f"\n<!-- {name}: end -->"
+        pattern = f"(?<={re.escape(begin)}).*?(?={re.escape(end)})"
+        text = re.sub(pattern, lambda found, make=make: make(found.group(), results), text, flags=re.DOTALL)  # type: ignore[misc]  # the default binds the loop's variable
+    return text
+
+
+def documents(root: Path = ROOT) -> Iterator[Path]:
+    """What may hold tables."""
+    yield root / "README.md"
+    yield from sorted((root / "docs").rglob("*.md"))
+
+
+def known(path: Path = RESULTS) -> Results | None:
+    """The results, if there are any; a quick run is none, as its times mean nothing."""
+    if not path.exists():
+        return None
+    results = Results.read(path)
+    if results.settings.get("quick"):
+        raise ValueError(f"{path} was written by a quick run, whose times mean nothing; run mixsage bench without --quick")
+    return results
+
+
+def _with_cost(line: str, results: Results | None) -> str:
+    cells = line.split(" | ")
+    card = re.search(r"methods/(\w+)\.md", cells[0])
+    if card is None:
+        return line  # the heading
+    name = card.group(1) + (" one pass" if "passes=1" in cells[0] else "")
+    return " | ".join([*cells[:-1], f"{'1' if name == 'clean' else _cost(name, results)} |"])
+
+
+def _cost(name: str, results: Results | None) -> str:
+    row: Row | None = None if results is None else results.row("steps", name)
+    return UNKNOWN if row is None else f"{row.spread.median:.2f}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    results, stale = known(), 0
+    for path in documents():
+        text = path.read_text(encoding="utf-8")
+        wanted = filled(text, results)
+        if wanted != text:
+            stale += 1
+            print(f"{path.relative_to(ROOT)}: {'does not agree with the results' if check else 'filled'}")
+            if not check:
+                path.write_text(wanted, encoding="utf-8")
+    return int(check and stale > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
