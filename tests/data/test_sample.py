@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mixsage.data import CLASSES, MEAN, STD, load_sample, sample
+from mixsage.data import CLASSES, MEAN, STD, load, load_sample, sample
 
 ORIGINALS = Path("/usr/share/datasets/fashion-mnist")
 SCRIPT = Path(__file__).resolve().parents[2] / "tools/make_sample.py"
@@ -52,6 +52,15 @@ def test_every_call_gives_tensors_of_its_own():
     assert second.images.any()
     assert second.labels.any()
     assert second.images.untyped_storage().nbytes() == second.images.numel()
+
+
+def test_the_tiny_part_is_the_first_images_of_each_class():
+    tiny, whole = load("sample-tiny"), load("sample")
+    for split in ("train", "test"):
+        part, images = getattr(tiny, split), getattr(whole, split)
+        assert part.labels.bincount().tolist() == [20] * 10
+        for label in range(10):
+            assert torch.equal(part.pixels[part.labels == label], images.pixels[images.labels == label][:20])
 
 
 def test_unknown_split():
