@@ -67,7 +67,7 @@ def real_pictures(count: int = 100) -> tuple[str, Tensor, Tensor]:
         model = mixsage.models.small_convnet(in_channels=images.shape[1])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     draw = torch.Generator().manual_seed(0)
-    for rows in torch.cat([torch.randperm(len(images), generator=draw) for _ in range(4)]).split(50):
+    for rows in torch.cat([torch.randperm(len(images), generator=draw) for _ in range(2)]).split(50):
         functional.cross_entropy(model(images[rows]), labels[rows]).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -200,9 +200,9 @@ def published_auction(saliency: Tensor, visible: Tensor, distance: float) -> Ten
     cost = distance * distance_table(side) - saliency[:, :, None] * visible[:, None, :].float()
     won = torch.zeros_like(cost)
     for _ in range(side):
-        bids = functional.one_hot(cost.argmin(dim=2), side * side).float()
-        winner = (bids * cost).argmin(dim=1)
-        won = functional.one_hot(winner, side * side).transpose(1, 2).float() * bids
+        bids = torch.zeros_like(cost).scatter_(2, cost.argmin(dim=2, keepdim=True), 1)
+        winner = (bids * cost).argmin(dim=1, keepdim=True)
+        won = torch.zeros_like(cost).scatter_(1, winner, 1) * bids
         cost = cost + (bids - won)
     return won
 

@@ -1,6 +1,8 @@
 """Draw the picture of a method's card: pairs of the embedded sample, what the method looked at, and its mix.
 
-python tools/draw_cards.py saliencymix            writes docs/images/saliencymix.png
+python tools/draw_cards.py saliencymix puzzlemix comixup            writes docs/images/saliencymix.png, …
+
+Methods that look at a network look at a small one that is trained here for a few seconds.
 """
 
 from __future__ import annotations
@@ -23,13 +25,14 @@ IMAGES = Path(__file__).parents[1] / "docs" / "images"
 
 
 def draw(method: str, *, seed: int = 0) -> Path:
-    """The picture of a method that looks at the image alone."""
+    """The picture of a method that looks at something."""
     mixer = build_mixer(method, MEAN, STD)
-    if mixer.source is None or mixer.source.needs_gradient:
-        raise ValueError(f"{method} does not look at the image alone; mixsage preview draws what a network's saliency leads to")
+    if mixer.source is None:
+        raise ValueError(f"{method} looks at nothing; its mixes are in the gallery")
     images, labels = load_sample("test")
     rows = [int((labels == CLASSES.index(name)).nonzero()[number]) for name, number in SHOWN]
-    subject = Subject(images=images[rows], labels=labels[rows], names=CLASSES, mean=MEAN, std=STD)
+    model = trained() if mixer.source.needs_gradient else None
+    subject = Subject(images=images[rows], labels=labels[rows], names=CLASSES, mean=MEAN, std=STD, model=model)
     maps = maps_of(subject, mixer)
     assert maps is not None
     looks = (maps / maps.amax(dim=(1, 2), keepdim=True)).double().numpy()
@@ -38,6 +41,20 @@ def draw(method: str, *, seed: int = 0) -> Path:
     found = pairs(subject, {name: mixer}, generator=generator, least_share=0.25, tint=True)[::2]
     found = [replace(pair, saliency=(looks[2 * i], looks[2 * i + 1])) for i, pair in enumerate(found)]
     return figures.save(figures.gallery(found, explained=name), IMAGES / f"{method}.png")
+
+
+def trained() -> torch.nn.Module:
+    """A small network after one pass over the embedded sample."""
+    torch.manual_seed(0)
+    images, labels = load_sample("train")
+    model = mixsage.models.small_convnet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for batch in torch.randperm(len(images)).split(50):
+        inputs = (images[batch] / 255 - MEAN[0]) / STD[0]
+        mixsage.accumulate(mixsage.Clean(), model, inputs, labels[batch])
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
 
 
 if __name__ == "__main__":
