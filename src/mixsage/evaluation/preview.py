@@ -14,6 +14,7 @@ from mixsage.data import DataSet, generator
 from mixsage.evaluation.explain import Subject, pairs
 from mixsage.evaluation.story import story, sweep
 from mixsage.methods import Mixer
+from mixsage.methods.manifold import ManifoldMixup
 from mixsage.methods.mixup import Mixup
 from mixsage.methods.sage import SAGE
 from mixsage.rearrange import NoShift, Paste
@@ -120,7 +121,9 @@ def _subject(source: str | None, folder: Path | None, run: Path | None, steps: i
 
 
 def _mixer(notation: str, subject: Subject) -> Mixer:
-    return build_mixer(notation, tuple(subject.mean), tuple(subject.std))
+    mixer = build_mixer(notation, tuple(subject.mean), tuple(subject.std))
+    # What is mixed in a hidden layer cannot be seen.
+    return replace(mixer, layers=("input",)) if isinstance(mixer, ManifoldMixup) and mixer.layers is None else mixer
 
 
 def _ablations(sage: SAGE) -> dict[str, Mixer]:
