@@ -1,4 +1,5 @@
-"""Fill the tables that stand between marks in README.md and docs from benchmarks/results/bench_cpu.json, which `mixsage bench` wrote.
+"""Fill the tables that stand between marks in README.md and docs from benchmarks/results/bench_cpu.json, which `mixsage bench` wrote,
+and solvers_cpu.json beside it, which benchmarks/solvers.py wrote.
 
 python tools/fill_tables.py             write them
 python tools/fill_tables.py --check     say which documents disagree with the results, and fail if any does
@@ -13,6 +14,10 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # where a test loads this file, its neighbours are not on the path
+
+import solver_tables
 
 from mixsage.bench.results import Results, Row
 from mixsage.bench.text import goal, machine, number, verdict
@@ -50,7 +55,12 @@ def bench(old: str, results: Results | None) -> str:
     return "\n".join([*lines, "", f"Measured on: {machine(results.machine)}.", *([""] if notes else []), *notes])
 
 
-TABLES: dict[str, Callable[[str, Results | None], str]] = {"methods": methods, "bench": bench}
+TABLES: dict[str, Callable[[str, Results | None], str]] = {
+    "methods": methods,
+    "bench": bench,
+    "solvers-puzzle": lambda old, results: solver_tables.puzzle(solver_tables.known()),
+    "solvers-comixup": lambda old, results: solver_tables.comixup(solver_tables.known()),
+}
 """What makes the text between the marks of a name, from the text that is there and the results, if there are any."""
 
 
