@@ -4,7 +4,9 @@ Maps come as given: normalised and rescaled by their owner, [B, H, W], rows firs
 """
 
 from mixsage.rearrange.blend import Blend, Guided, Paste
-from mixsage.rearrange.search import ENGINES, Found, Full, NoShift, Sampled, Search, best_of, search, total_saliency
+from mixsage.rearrange.engines import ENGINES
+from mixsage.rearrange.search import Found, best_of, search, total_saliency
+from mixsage.rearrange.searches import Full, NoShift, Sampled, Search
 from mixsage.rearrange.shifts import all_shifts, sample_shifts
 
 __all__ = [

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from mixsage.rearrange.shifts import overlap_sums
+from mixsage.rearrange import direct
+from mixsage.rearrange.shifts import overlap_sums, wide
 from mixsage.warp import shift_index, translate
 
-Engine = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""``engine(first, second, shifts) -> v [B, N]`` of the saliency-guided blend."""
+
+class Engine(Protocol):
+    """A way to compute what the saliency-guided blend keeps. Maps are [B, H, W], ``shifts`` [N, 2] lies on the CPU."""
+
+    def total_saliency(self, first: Tensor, second: Tensor, shifts: Tensor, /) -> Tensor:
+        """v [B, N]."""
+        ...
+
+    def best(self, first: Tensor, second: Tensor, shifts: Tensor, /) -> tuple[Tensor, Tensor]:
+        """The place [B] of each pair's best shift in the list, the earliest where several keep the same, and its v [B]."""
+        ...
+
+    def bytes_per_pair(self, height: int, width: int, count: int, itemsize: int, /) -> int:
+        """About how much memory a pair takes while ``count`` shifts are tried, beside what comes and goes."""
+        ...
 
 
 class Blend(ABC):
@@ -27,6 +41,16 @@ class Blend(ABC):
     def total_saliency(self, first: Tensor, second: Tensor, shifts: Tensor, engine: Engine) -> Tensor:
         """v [B, N]: the saliency that the mask keeps, of each pair under each shift; ``shifts`` [N, 2] lies on the CPU."""
 
+    def best(self, first: Tensor, second: Tensor, shifts: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
+        """The place [B] of each pair's best shift in the list, the earliest where several keep the same, and its v [B]."""
+        values, places = self.total_saliency(first, second, shifts, engine).max(dim=1)
+        return places, values
+
+    def value(self, first: Tensor, second: Tensor, offsets: Tensor) -> Tensor:
+        """v [B] of each pair under a shift of its own, by the definition."""
+        mask, moved = self.mask(first, second, offsets), translate(second, offsets)
+        return (mask * first + (1 - mask) * moved).sum(dim=(1, 2), dtype=wide(first.device)).to(first.dtype)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Guided(Blend):
@@ -38,7 +62,15 @@ class Guided(Blend):
 
     def total_saliency(self, first: Tensor, second: Tensor, shifts: Tensor, engine: Engine) -> Tensor:
         """Σ M·a + (1 - M)·b, by the engine."""
-        return engine(first, second, shifts)
+        return engine.total_saliency(first, second, shifts)
+
+    def best(self, first: Tensor, second: Tensor, shifts: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
+        """By the engine, which need not know every value exactly."""
+        return engine.best(first, second, shifts)
+
+    def value(self, first: Tensor, second: Tensor, offsets: Tensor) -> Tensor:
+        """Without the guard of the division, and with less rounding."""
+        return direct.at(first, second, offsets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +86,8 @@ class Paste(Blend):
         """What remains of the first map outside the overlap, and all that the second has inside it."""
         shifts = shifts.to(first.device, non_blocking=True)
         covered = overlap_sums(first, shifts, moved=False)
-        return first.sum(dim=(1, 2))[:, None] - covered + overlap_sums(second, shifts, moved=True)
+        kept = first.sum(dim=(1, 2), dtype=wide(first.device))[:, None] - covered
+        return (kept + overlap_sums(second, shifts, moved=True)).to(first.dtype)
 
 
 _GUARD = 1e-16

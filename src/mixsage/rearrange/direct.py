@@ -1,4 +1,4 @@
-"""The direct engine: visits the overlap of each shift, for all pairs of the batch at once.
+"""The direct engine: visits the overlap of each shift, for many pairs of the batch at once.
 
 With a and b the two maps and b shifted, v = Σ a + Σ_overlap (b - 2ab/(a+b)). The first two sums need no visit (`overlap_sums`), and
 ab/(a+b) = 1/(1/a + 1/b), so that one addition and one reciprocal a pixel remain, and a zero in either map is exact: its reciprocal is inf.
@@ -9,30 +9,65 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mixsage.rearrange.shifts import overlap, overlap_sums
+from mixsage.rearrange.shifts import overlap, overlap_sums, wide
+from mixsage.warp import translate
+
+_CACHE = 2**20
+"""Bytes of scratch that a core keeps at hand: pairs beyond that wait for their turn, unless they are too few to fill a kernel's lanes."""
+_LANES = 16
 
 
 def total_saliency(first: Tensor, second: Tensor, shifts: Tensor) -> Tensor:
     """v [B, N] of every pair under every shift. ``shifts`` [N, 2] lies on the CPU, as each one decides which slices are visited."""
-    shared = _harmonic_sums(first, second, shifts)
     on_device = shifts.to(first.device, non_blocking=True)
-    kept = first.sum(dim=(1, 2))[:, None] + overlap_sums(second, on_device, moved=True)
-    return kept.sub_(shared, alpha=2)
+    kept = first.sum(dim=(1, 2), dtype=wide(first.device))[:, None] + overlap_sums(second, on_device, moved=True)
+    return kept.sub_(_harmonic_sums(first, second, shifts), alpha=2).to(first.dtype)
+
+
+def best(first: Tensor, second: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor]:
+    """The place [B] of each pair's best shift in the list, the earliest where several keep the same, and its v [B]."""
+    values, places = total_saliency(first, second, shifts).max(dim=1)
+    return places, values
+
+
+def bytes_per_pair(height: int, width: int, count: int, itemsize: int) -> int:
+    """What a pair takes: both reciprocals, the sum of them, the integral image, and a few numbers a shift."""
+    return height * width * (3 * itemsize + 24) + count * (2 * itemsize + 40)
+
+
+def pairs_at_a_time(height: int, width: int, itemsize: int) -> int:
+    """How many pairs a CPU core keeps in its cache together, or fills its lanes with."""
+    return max(_LANES, _CACHE // (height * width * itemsize))
+
+
+def at(first: Tensor, second: Tensor, offsets: Tensor) -> Tensor:
+    """v [B] of each pair under a shift of its own; ``offsets`` [B, 2] lies on the maps' device."""
+    moved = translate(second, offsets)
+    shared = (first.reciprocal() + moved.reciprocal()).reciprocal_()
+    kept, visible, lost = (maps.sum(dim=(1, 2), dtype=wide(maps.device)) for maps in (first, moved, shared))
+    return (kept + visible - 2 * lost).to(first.dtype)
 
 
 def _harmonic_sums(first: Tensor, second: Tensor, shifts: Tensor) -> Tensor:
     """Σ_overlap 1/(1/a + 1/b), [B, N]."""
     batch, height, width = first.shape
+    group = pairs_at_a_time(height, width, first.element_size()) if first.device.type == "cpu" else batch
+    overlaps = [(*overlap(row, height), *overlap(column, width)) for row, column in shifts.tolist()]
+    sums = [_visit(*maps, overlaps) for maps in zip(torch.split(first, group), torch.split(second, group), strict=True)]
+    return torch.cat(sums, dim=1).T
+
+
+def _visit(first: Tensor, second: Tensor, overlaps: list[tuple[slice, slice, slice, slice]]) -> Tensor:
+    """The sums [N, B] of pairs that fit in the cache together."""
     # The batch goes last, so that the runs that a kernel works along are long however thin the overlap is.
     one_over_first = first.permute(1, 2, 0).reciprocal().contiguous()
     one_over_second = second.permute(1, 2, 0).reciprocal().contiguous()
     scratch = torch.empty_like(one_over_first).flatten()
-    sums = first.new_empty(len(shifts), batch)
-    for n, (row, column) in enumerate(shifts.tolist()):
-        rows, moved_rows = overlap(row, height)
-        columns, moved_columns = overlap(column, width)
+    batch = len(first)
+    sums = first.new_empty(len(overlaps), batch)
+    for n, (rows, moved_rows, columns, moved_columns) in enumerate(overlaps):
         shape = (rows.stop - rows.start, columns.stop - columns.start, batch)
         both = scratch[: shape[0] * shape[1] * batch].view(shape)
         torch.add(one_over_first[rows, columns], one_over_second[moved_rows, moved_columns], out=both)
         torch.sum(both.reciprocal_().view(-1, batch), dim=0, out=sums[n])
-    return sums.T
+    return sums

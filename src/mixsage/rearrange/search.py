@@ -1,21 +1,16 @@
-"""The search for the shift that keeps most saliency, and the searches that a method can be composed with."""
+"""The search for the shift that keeps most saliency."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
+from torch.nn import functional
 
-from mixsage.errors import unknown_name
-from mixsage.rearrange import direct
-from mixsage.rearrange.blend import Blend, Engine, Guided
-from mixsage.rearrange.shifts import all_shifts, sample_shifts
-
-ENGINES: dict[str, Engine] = {"direct": direct.total_saliency}
-"""Engines by name; "auto" chooses among them."""
+from mixsage.rearrange import engines
+from mixsage.rearrange.blend import Blend, Guided
+from mixsage.rearrange.shifts import sample_shifts
 
 
 class Found(NamedTuple):
@@ -27,15 +22,24 @@ class Found(NamedTuple):
     """[B] total saliency under that shift."""
 
 
-def total_saliency(first: Tensor, second: Tensor, shifts: Tensor, *, engine: str = "auto", blend: Blend | None = None) -> Tensor:
+def total_saliency(
+    first: Tensor,
+    second: Tensor,
+    shifts: Tensor,
+    *,
+    engine: str = "auto",
+    blend: Blend | None = None,
+    memory: float | None = None,
+) -> Tensor:
     """How much saliency each rearrangement keeps: v [B, N].
 
     Args:
-        first: [B, H, W] maps of the images that stay, already normalised and rescaled.
+        first: [B, H, W] maps of the images that stay, already normalised and rescaled; not negative.
         second: [B, H, W] maps of the images that move.
         shifts: [N, 2] int64, rows first; on the CPU (others are copied there). Nothing remains of a map shifted by a whole side or more.
-        engine: "auto" or one of `ENGINES`.
+        engine: "auto", "direct", "fourier" (about one part in a million off) or "triton".
         blend: how the two show through each other; `Guided` if left out.
+        memory: MiB that may be taken beside maps and answer; the pairs are worked on in parts that fit.
 
     Example:
         >>> first, second = torch.eye(2)[None] / 2, torch.eye(2)[None] / 2
@@ -43,20 +47,36 @@ def total_saliency(first: Tensor, second: Tensor, shifts: Tensor, *, engine: str
         tensor([[1.0000, 1.5000, 1.0000]])
     """
     _check(first, second)
-    if shifts.ndim != 2 or shifts.shape[1] != 2 or shifts.is_floating_point():
-        raise ValueError(f"shifts must be [N, 2] whole numbers, rows first; got {list(shifts.shape)} {shifts.dtype}")
-    # From a shift by a whole side on, nothing of the second remains: farther ones are worth the same.
-    sides = torch.tensor(first.shape[-2:])
-    shifts = shifts.cpu().clamp(-sides, sides)
+    shifts, kernel = _within_sight(first, shifts), blend or Guided()
+    if not len(shifts):
+        engines.check_engine(engine)
+        return first.new_zeros(len(first), 0)
     with torch.no_grad():
-        return (blend or Guided()).total_saliency(first, second, shifts, _engine(engine))
+        loaded = engines.load(engine, first, shifts)
+        pairs = engines.parts(loaded, first, second, len(shifts), memory)
+        return torch.cat([kernel.total_saliency(*maps, shifts, loaded) for maps in pairs])
 
 
-def best_of(first: Tensor, second: Tensor, shifts: Tensor, *, engine: str = "auto", blend: Blend | None = None) -> Found:
-    """The best of the given shifts for each pair; the earliest where several keep the same."""
-    shifts = shifts.cpu()
-    values, place = total_saliency(first, second, shifts, engine=engine, blend=blend).max(dim=1)
-    return Found(shifts.to(place.device, non_blocking=True)[place], values)
+def best_of(
+    first: Tensor,
+    second: Tensor,
+    shifts: Tensor,
+    *,
+    engine: str = "auto",
+    blend: Blend | None = None,
+    memory: float | None = None,
+) -> Found:
+    """The best of the given shifts for each pair; the earliest where several keep the same. Arguments as of `total_saliency`."""
+    _check(first, second)
+    if not len(shifts):
+        raise ValueError("the best of no shifts was asked for; give at least one")
+    near, kernel = _within_sight(first, shifts), blend or Guided()
+    with torch.no_grad():
+        loaded = engines.load(engine, first, near)
+        pairs = engines.parts(loaded, first, second, len(near), memory)
+        places, values = zip(*(kernel.best(*maps, near, loaded) for maps in pairs), strict=True)
+    place = torch.cat(places)
+    return Found(shifts.to(place.device, non_blocking=True)[place], torch.cat(values))
 
 
 def search(
@@ -67,16 +87,26 @@ def search(
     engine: str = "auto",
     generator: Generator | None = None,
     blend: Blend | None = None,
+    max_shift: float = 1.0,
+    stride: int = 1,
+    reduce: int = 1,
+    memory: float | None = None,
 ) -> Found:
     """The shift of ``second`` that keeps most saliency, among a random portion of all rearrangements, shared by the pairs.
 
+    The subset depends on the generator alone: it is the same with every engine and every budget.
+
     Args:
-        first: [B, H, W] maps of the images that stay, already normalised and rescaled.
+        first: [B, H, W] maps of the images that stay, already normalised and rescaled; not negative.
         second: [B, H, W] maps of the images that move.
-        portion: share of the (2H-1)(2W-1) rearrangements that is tried; 1.0 tries all.
-        engine: "auto" or one of `ENGINES`.
+        portion: share of the rearrangements that is tried; 1.0 tries all.
+        engine: "auto", "direct", "fourier" or "triton".
         generator: where the random subset comes from; torch's default CPU generator if left out.
         blend: how the two show through each other; `Guided` if left out.
+        max_shift: no shift is farther than this share of the side; 1.0 leaves all (2H-1)(2W-1) rearrangements.
+        stride: shifts are multiples of so many pixels.
+        reduce: search on maps that are so many times smaller, then try every single pixel around what was found.
+        memory: MiB that may be taken beside the maps; the pairs are worked on in parts that fit.
 
     Example:
         >>> maps = torch.rand(8, 32, 32)
@@ -85,76 +115,78 @@ def search(
         (torch.Size([8, 2]), torch.Size([8]))
     """
     _check(first, second)
-    _check_portion(portion)
-    shifts = sample_shifts(first.shape[-2], first.shape[-1], portion, generator)
-    return best_of(first, second, shifts, engine=engine, blend=blend)
+    check_settings(portion, engine, max_shift, stride, reduce, memory)
+    if reduce > 1:
+        return _in_two_steps(first, second, portion, engine, generator, blend or Guided(), max_shift, reduce, memory)
+    height, width = first.shape[-2:]
+    shifts = sample_shifts(height, width, portion, generator, max_shift=max_shift, stride=stride)
+    return best_of(first, second, shifts, engine=engine, blend=blend, memory=memory)
 
 
-class Search(ABC):
-    """Which rearrangements a method tries."""
-
-    @abstractmethod
-    def __call__(self, first: Tensor, second: Tensor, *, blend: Blend, generator: Generator | None) -> Tensor:
-        """The shift [B, 2] of each second map."""
-
-
-@dataclass(frozen=True)
-class Sampled(Search):
-    """A random portion of all rearrangements, drawn anew for each batch and shared by its pairs."""
-
-    portion: float = 0.01
-    """Share of the (2H-1)(2W-1) rearrangements that is tried; 1 % in all the paper's experiments."""
-    engine: str = "auto"
-    """Which engine computes the values."""
-
-    def __post_init__(self) -> None:
-        _check_portion(self.portion)
-        _check_engine(self.engine)
-
-    def __call__(self, first: Tensor, second: Tensor, *, blend: Blend, generator: Generator | None) -> Tensor:
-        """The best of the sampled shifts."""
-        return search(first, second, self.portion, engine=self.engine, generator=generator, blend=blend).shifts
-
-
-@dataclass(frozen=True)
-class Full(Search):
-    """Every rearrangement."""
-
-    engine: str = "auto"
-    """Which engine computes the values."""
-
-    def __post_init__(self) -> None:
-        _check_engine(self.engine)
-
-    def __call__(self, first: Tensor, second: Tensor, *, blend: Blend, generator: Generator | None) -> Tensor:
-        """The best of all shifts."""
-        return best_of(first, second, all_shifts(first.shape[-2], first.shape[-1]), engine=self.engine, blend=blend).shifts
-
-
-@dataclass(frozen=True)
-class NoShift(Search):
-    """No image moves: the ablation without rearrangement."""
-
-    def __call__(self, first: Tensor, second: Tensor, *, blend: Blend, generator: Generator | None) -> Tensor:
-        """Zero for every pair."""
-        return torch.zeros(len(first), 2, dtype=torch.int64, device=first.device)
-
-
-def _engine(name: str) -> Engine:
-    _check_engine(name)
-    return direct.total_saliency if name == "auto" else ENGINES[name]
-
-
-def _check_engine(name: str) -> None:
-    if name != "auto" and name not in ENGINES:
-        raise ValueError(unknown_name("engine", name, ["auto", *ENGINES]))
-
-
-def _check_portion(portion: float) -> None:
+def check_settings(
+    portion: float, engine: str, max_shift: float = 1.0, stride: int = 1, reduce: int = 1, memory: float | None = None
+) -> None:
+    """What a search may be asked for."""
     if not 0 < portion <= 1:
         raise ValueError(
             f"portion must lie in (0, 1], got {portion}; 0.01 tries one per cent of all rearrangements, 1.0 all of them"
         )
+    engines.check_engine(engine)
+    engines.check_memory(memory)
+    if not 0 <= max_shift <= 1:
+        raise ValueError(f"max_shift must lie in [0, 1], got {max_shift}; 0.25 moves the partner by a quarter of the side at most")
+    for name, value in (("stride", stride), ("reduce", reduce)):
+        if value < 1 or value != int(value):
+            raise ValueError(f"{name} must be a whole number of pixels, at least 1, got {value!r}")
+    if reduce > 1 and stride > 1:
+        raise ValueError(f"reduce={reduce} refines to single pixels, which stride={stride} forbids; set one of them to 1")
+
+
+def _in_two_steps(
+    first: Tensor,
+    second: Tensor,
+    portion: float,
+    engine: str,
+    generator: Generator | None,
+    blend: Blend,
+    max_shift: float,
+    reduce: int,
+    memory: float | None,
+) -> Found:
+    """On reduced maps first; then every pixel between the neighbours of the shift that was found there."""
+    sides = torch.tensor(first.shape[-2:])
+    limit = torch.minimum(sides - 1, (sides * max_shift + 1e-9).long())
+    one, other = _reduced(first, reduce), _reduced(second, reduce)
+    coarse = sample_shifts(one.shape[1], one.shape[2], portion, generator)
+    coarse = coarse[((coarse * reduce).abs() <= limit).all(dim=1)]
+    if not len(coarse):
+        coarse = torch.zeros(1, 2, dtype=torch.int64)
+    middle = reduce * best_of(one, other, coarse, engine=engine, blend=blend, memory=memory).shifts
+    steps = torch.arange(1 - reduce, reduce)
+    around = torch.cartesian_prod(steps, steps).to(middle.device, non_blocking=True)
+    limit = limit.to(middle.device, non_blocking=True)
+    best, value = middle, blend.value(first, second, middle)
+    for step in around:
+        shifts = (middle + step).clamp(-limit, limit)
+        kept = blend.value(first, second, shifts)
+        best = torch.where((kept > value)[:, None], shifts, best)
+        value = torch.maximum(kept, value)
+    return Found(best, value)
+
+
+def _reduced(maps: Tensor, factor: int) -> Tensor:
+    """Sums over blocks; what is missing at the lower and right border counts as nothing."""
+    height, width = maps.shape[-2:]
+    padded = functional.pad(maps, (0, -width % factor, 0, -height % factor))
+    return padded.unfold(1, factor, factor).unfold(2, factor, factor).sum(dim=(3, 4))
+
+
+def _within_sight(first: Tensor, shifts: Tensor) -> Tensor:
+    """The shifts on the CPU. From a shift by a whole side on, nothing of the second remains: farther ones are worth the same."""
+    if shifts.ndim != 2 or shifts.shape[1] != 2 or shifts.is_floating_point():
+        raise ValueError(f"shifts must be [N, 2] whole numbers, rows first; got {list(shifts.shape)} {shifts.dtype}")
+    sides = torch.tensor(first.shape[-2:])
+    return shifts.cpu().clamp(-sides, sides)
 
 
 def _check(first: Tensor, second: Tensor) -> None:
