@@ -115,7 +115,8 @@ def home(folder: Path | None) -> Path:
 def load_embedded(name: str) -> DataSet:
     """The sample that comes with the package; "sample-tiny" is the first images of each class of it."""
     side = sample.SIDE
-    train, test = (Images(part.labels, pixels=part.images) for part in map(sample.load_sample, ("train", "test")))
+    parts = sample.load_sample("train"), sample.load_sample("test")
+    train, test = (Images(part.labels, pixels=part.images) for part in parts)
     if name == "sample-tiny":
         train, test = _first_of_each(train), _first_of_each(test)
     return DataSet(

@@ -19,7 +19,7 @@ from mixsage.methods.mixup import Mixup
 from mixsage.methods.sage import SAGE
 from mixsage.rearrange import NoShift, Paste
 from mixsage.reports import figures
-from mixsage.reports.page import Shown
+from mixsage.reports.shown import Shown
 from mixsage.step import accumulate
 from mixsage.training import predict
 from mixsage.training.build import build_mixer, build_model

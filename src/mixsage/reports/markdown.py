@@ -7,7 +7,8 @@ from pathlib import Path
 
 from mixsage.reports import figures
 from mixsage.reports.arms import Setting, settings_of
-from mixsage.reports.page import Shown, charts
+from mixsage.reports.page import charts
+from mixsage.reports.shown import Shown
 from mixsage.reports.tables import Cell, Table, tables
 from mixsage.reports.text import to_markdown
 from mixsage.study.records import Record, latest

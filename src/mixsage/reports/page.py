@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mixsage.errors import not_installed
 from mixsage.reports import figures
 from mixsage.reports.arms import Arm, Setting, costs_of, curves, points, settings_of
-from mixsage.reports.figures import as_svg, has_gaps
+from mixsage.reports.figures import has_gaps
+from mixsage.reports.shown import Shown
 from mixsage.reports.tables import Table, tables
 from mixsage.reports.text import to_latex, to_markdown
 from mixsage.study.records import Record, latest
@@ -21,28 +21,6 @@ try:
     import jinja2
 except ModuleNotFoundError as error:  # pragma: no cover - the tests have it
     raise ModuleNotFoundError(not_installed("a report", "jinja2", "report")) from error
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Shown:
-    """A figure with its caption."""
-
-    name: str
-    """Of its files."""
-    caption: str
-    """What it shows; also what is read to people who cannot see it."""
-    figure: Figure
-    """The figure."""
-    wide: bool = False
-    """Whether it needs the whole width of the page."""
-
-    @property
-    def address(self) -> str:
-        """The figure itself, as an address that needs no network."""
-        return "data:image/svg+xml;base64," + base64.b64encode(as_svg(self.figure).encode()).decode()
 
 
 def page(
