@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from image_files import class_folders
 from mixsage import cli
 from mixsage.data import load_sample
 from mixsage.evaluation.judge import Subject, judge
+from mixsage.study.records import Record, append
 from mixsage.training import Config, train, with_settings
 
 KEYS = {"top1", "top5", "nll", "ece", "gaussian", "fgsm", "fgm", "ood"}
@@ -79,16 +81,16 @@ def test_few_shot_tasks(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere/run"], "unknown model"),
+        (["nowhere/run", "--data", "sample"], "unknown model"),
         (["small_convnet"], "data is missing"),
         (["small_convnett", "--data", "sample"], "did you mean 'small_convnet'"),
         (["small_convnet", "--data", "sample", "--weights", "nowhere.pt"], "there is no file of weights"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_a_status(arguments, message, capsys):
-    assert cli.main(["evaluate", *arguments]) != 0
+    assert cli.main(["evaluate", *arguments]) == 2
     captured = capsys.readouterr()
-    assert message in captured.err or "data is missing" in captured.err
+    assert message in captured.err
     assert captured.out == ""
 
 
@@ -111,8 +113,100 @@ def test_preview_and_report_leave_their_files(run, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     assert cli.main(["preview", "--run", str(run), "--method", "mixup", "sage", "--out", str(tmp_path / "pictures")]) == 0
     made = {path.name for path in (tmp_path / "pictures").iterdir()}
-    assert made == {"gallery.png", "pipeline.png", "rearrangements.png", "shares.png"}
+    names = ("gallery", "pipeline", "against-mixup", "rearrangements", "shares", "ablations")
+    assert made == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
     assert all((tmp_path / "pictures" / name).stat().st_size > 5000 for name in made)
+    record = {"run": "r", "arm": "SAGE", "data": "sample", "model": "m", "seed": 0, "epochs": 1, "metrics": {"last": 50.0}}
+    append(tmp_path / "records.jsonl", Record(**record))
+    page = tmp_path / "page.html"
+    pictured = ["report", str(tmp_path / "records.jsonl"), "--out", str(page), "--run", str(run), "--method", "mixup", "sage"]
+    assert cli.main(pictured) == 0
+    assert page.read_text().count("data:image/svg") == len(names)
+    assert {f"{name}.{kind}" for name in names for kind in ("png", "svg")} <= {path.name for path in (tmp_path / "page").iterdir()}
+
+
+WRAPPINGS = {
+    "bare": lambda weights: weights,
+    "state_dict": lambda weights: {"epoch": 3, "state_dict": weights},
+    "of a DataParallel": lambda weights: {"model": {f"module.{name}": value for name, value in weights.items()}},
+    "of a compiled model": lambda weights: {f"_orig_mod.{name}": value for name, value in weights.items()},
+    "of Lightning": lambda weights: {"state_dict": {f"model.{name}": value for name, value in weights.items()}, "epoch": 1},
+    "averaged, compiled, parallel": lambda weights: {
+        "model_ema": {f"module._orig_mod.{name}": value for name, value in weights.items()}
+    },
+}
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+@pytest.mark.parametrize("kind", ["factory", "timm"])
+def test_a_strangers_module_in_every_wrapping(wrapping, kind, tmp_path, monkeypatch, capsys):
+    """The numbers of the module itself, whatever its weights were wrapped in; and other ones without its normalisation."""
+    if kind == "timm":
+        timm = pytest.importorskip("timm")
+        target = "timm:resnet10t"
+        torch.manual_seed(0)
+        theirs = timm.create_model("resnet10t", num_classes=10).eval()
+    else:
+        (tmp_path / "strangers.py").write_text(STRANGER)
+        monkeypatch.syspath_prepend(tmp_path)
+        from importlib import import_module
+
+        target = "strangers:network"
+        torch.manual_seed(0)
+        theirs = import_module("strangers").network(num_classes=10).eval()
+    few = tmp_path / "few"
+    expected = few_images(few, theirs)
+    file = tmp_path / "weights.pt"
+    torch.save(WRAPPINGS[wrapping](theirs.state_dict()), file)
+    command = ["evaluate", target, "--weights", str(file), "--data", str(few), "--json", "--device", "cpu"]
+    assert cli.main([*command, "--mean", *["0.3"] * 3, "--std", *["0.2"] * 3]) == 0, capsys.readouterr().err
+    assert json.loads(capsys.readouterr().out)["top1"] == expected
+
+
+STRANGER = """
+from torch import nn
+
+def network(num_classes):
+    return nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(54, num_classes))
+"""
+
+
+def few_images(folder, network):
+    """A folder of 70 images of ten classes, and the share that the network gets right, counted one by one."""
+    pytest.importorskip("PIL")
+    from PIL import Image
+
+    images, labels = load_sample("test")
+    right = 0
+    for split, rows in (("train", range(10, 40)), ("test", range(70))):
+        for row in rows:
+            path = folder / split / f"class{int(labels[row])}" / f"{row:03}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(images[row, 0].numpy()).convert("RGB").save(path)
+            if split == "test":
+                with torch.no_grad():
+                    pixels = images[row].expand(3, -1, -1)[None] / 255
+                    right += int(network((pixels - 0.3) / 0.2).argmax()) == int(labels[row])
+    return 100 * right / 70
+
+
+@pytest.mark.parametrize(
+    ("extra", "line"), [("pgd", "mixsage[attacks]"), ("autoattack", "mixsage[attacks]"), ("corruptions", "mixsage[corruptions]")]
+)
+def test_extras_whose_library_is_missing_name_the_line_that_installs_it(run, extra, line, capsys, monkeypatch):
+    import tomllib
+    from pathlib import Path
+
+    for name in ("art", "art.attacks", "art.attacks.evasion", "pyautoattack", "imagecorruptions"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert cli.main(["evaluate", str(run), "--extras", extra]) == 2
+    captured = capsys.readouterr()
+    assert f"pip install '{line}'" in captured.err
+    assert captured.out == ""
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    if project.exists():
+        known = tomllib.loads(project.read_text())["project"]["optional-dependencies"]
+        assert line.removeprefix("mixsage[").removesuffix("]") in known
 
 
 def test_a_run_that_skipped_damaged_images_is_judged_without_them(tmp_path, capsys):

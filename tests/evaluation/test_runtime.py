@@ -4,8 +4,11 @@ import pytest
 import torch
 
 import mixsage
+from mixsage import data
 from mixsage.evaluation import runtime as module
-from mixsage.evaluation.runtime import runtime
+from mixsage.evaluation.pixels import Normalised
+from mixsage.evaluation.runtime import evaluation_cost, runtime
+from mixsage.evaluation.splits import Pixels
 
 
 def batch():
@@ -50,3 +53,26 @@ def test_two_passes_take_longer_than_one():
 def test_steps_must_be_there():
     with pytest.raises(ValueError, match="at least 1, got 0"):
         runtime(mixsage.Mixup(), mixsage.models.small_convnet(), *batch(), steps=0)
+
+
+def test_the_cost_of_an_evaluation_is_in_forward_passes(monkeypatch):
+    # Seconds of forward, clean scores, everything; a round to warm up and two that count.
+    durations = iter([9.0, 9.0, 9.0, 1.0, 1.5, 5.0, 2.0, 2.0, 11.0])
+
+    def timed(work, device):
+        work()
+        return next(durations)
+
+    monkeypatch.setattr(module, "_timed", timed)
+    model = Normalised(mixsage.models.small_convnet(num_classes=4, width=4), mean=(0.5,), std=(0.25,))
+    found = evaluation_cost(model, [batch()], rounds=2, generator=torch.Generator())
+    assert found == {"forward": 1.5, "evaluate": pytest.approx((5 + 5.5) / 2), "perturbations": pytest.approx((3.5 + 4.5) / 2)}
+    with pytest.raises(ValueError, match="rounds must be at least 1"):
+        evaluation_cost(model, [batch()], rounds=0)
+
+
+@pytest.mark.slow
+def test_an_evaluation_costs_less_than_eight_forward_passes():
+    sample = data.load("sample")
+    model = Normalised(mixsage.models.preactresnet18(num_classes=10, width=8, in_channels=1), mean=sample.mean, std=sample.std)
+    assert evaluation_cost(model, Pixels(sample.test, sample), rounds=3)["evaluate"] < 8

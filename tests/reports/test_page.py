@@ -155,7 +155,7 @@ def test_a_browser_shows_it_without_complaint(records, tmp_path, width):
     )
     complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line or "Refused" in line]
     assert complaints == []
-    # The browser itself looks for updates whatever its flags say; what the page asks for would name the page or come from none of its hosts.
+    # The browser looks for its own updates at Google's whatever its flags say; the page's requests would go elsewhere.
     asked = [url for url in re.findall(r'"url":"(https?://[^"]+)"', log.read_text()) if "google" not in url]
     assert asked == []
 

@@ -87,7 +87,7 @@ def _attempt(run: Planned, folder: Path, retries: int) -> Record:
             return execute(run, folder)
         except Interrupted:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # written into the record, with a traceback in the log
             _log.exception("%s failed, attempt %d of %d", run.name, attempt + 1, retries + 1)
             if attempt == retries:
                 return failure_of(run, f"{type(error).__name__}: {error}")
