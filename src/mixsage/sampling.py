@@ -62,6 +62,14 @@ def box_sides(area: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
 
 def boxes_around(row: Tensor, column: Tensor, area: Tensor, height: int, width: int) -> Tensor:
     """Corners [n, 4] of boxes of a share ``area`` around a centre, clipped at the border of the picture."""
+    if len(area) == 1 and area.device.type == "cpu" and row.device.type == "cpu":
+        # For a single box tensors of one number would take longer than everything else together.
+        side = math.sqrt(min(max(float(area), 0.0), 1.0))
+        half_row, half_column = int(height * side) // 2, int(width * side) // 2
+        middle_row, middle_column = int(row), int(column)
+        top, left = max(middle_row - half_row, 0), max(middle_column - half_column, 0)
+        bottom, right = min(middle_row + half_row, height), min(middle_column + half_column, width)
+        return torch.tensor([[top, left, bottom, right]])
     rows, columns = box_sides(area, height, width)
     half_rows, half_columns = rows // 2, columns // 2
     return torch.stack(
