@@ -17,9 +17,9 @@ The error bound. Let ε and c be the error and the knee of the exponential sum (
 3. The transforms. Each has a relative error in the 2-norm of at most 6.7·log2(L)·u for L points (Higham, Accuracy and Stability of Numerical
    Algorithms, theorem 24.2), and by Cauchy and Schwarz errors of two spectra cost at most that much of ‖a_k‖‖b_k‖ at any shift; there are
    three transforms, and the products and their sum add less than the slack in 6.7: r = 20·log2(L)·u·(1/X)·Σ_k w_k ‖a_k‖‖b_k‖.
-4. The sums outside H are formed in double precision and rounded to the type of the maps: 4u·(Σa + Σb), added with s and r to g.
+4. The sums outside H are formed in double precision, rounded to the type of the maps, and H is taken from them there: 4u·(Σa + Σb).
 
-Together |H̃ - H| ≤ εH + g, hence (H̃ - g)/(1 + ε) ≤ H ≤ (H̃ + g)/(1 - ε): an interval for every v(τ). No shift whose upper end lies below the
+With g = s + r, |H̃ - H| ≤ εH + g, hence (H̃ - g)/(1 + ε) ≤ H ≤ (H̃ + g)/(1 - ε), and H ≥ 0: an interval for every v(τ). No shift whose upper end lies below the
 highest lower end can be the best; the others are rescored exactly (`direct.at`). A plateau may leave very many. Then a finer sum in double
 precision narrows the intervals, and once they are narrower than 1e-6 of v altogether, the earliest `PLATEAU` of the plateau are enough.
 
@@ -94,11 +94,12 @@ def surface(first: Tensor, second: Tensor, shifts: Tensor, terms: Exponentials) 
         gone = gone.to(first.device, non_blocking=True)
         kept = torch.where(gone, first.sum(dim=(1, 2))[:, None], kept)
         shared = shared.masked_fill(gone, 0)
-    error = terms.error + 8 * _roundoff(first.dtype)
-    slack = slack[:, None]
+    unit = _roundoff(first.dtype)
+    error, slack = terms.error + 8 * unit, slack[:, None]
+    rounding = 4 * unit * (first + second).sum(dim=(1, 2))[:, None]
     return Surface(
-        lower=torch.sub(kept, (shared + slack).clamp_(min=0), alpha=2 / (1 - error)),
-        upper=torch.sub(kept, (shared - slack).clamp_(min=0), alpha=2 / (1 + error)),
+        lower=torch.sub(kept - rounding, (shared + slack).clamp_(min=0), alpha=2 / (1 - error)),
+        upper=torch.sub(kept + rounding, (shared - slack).clamp_(min=0), alpha=2 / (1 + error)),
     )
 
 
@@ -136,7 +137,6 @@ def _correlate(first: Tensor, second: Tensor, reach: list[int], terms: Exponenti
     missed = torch.minimum(maps, small.repeat(2, 1, 1)).sum(dim=(1, 2))
     slack = torch.minimum(missed[:batch], missed[batch:]).minimum(small[:, 0, 0] * (height * width / 4))
     slack = slack + 20 * math.log2(size[0] * size[1]) * unit * norms * scale[:, 0, 0]
-    slack = slack + 4 * unit * (first + second).sum(dim=(1, 2))
     return sums[:, rows, columns] * scale, slack
 
 
