@@ -34,9 +34,9 @@ from torch.nn import functional
 
 import mixsage
 from mixsage import data
+from mixsage.plan import MixPlan, Shift
 from mixsage.saliency import normalise as normalise_maps
 from mixsage.saliency import smooth
-from mixsage.plan import MixPlan, Shift
 from mixsage.training.config import Optimisation
 from mixsage.training.schedule import learning_rate
 
@@ -89,7 +89,11 @@ class Bank:
 
 def gradient_maps(model: nn.Module, images: Tensor, labels: Tensor, side: int) -> Tensor:
     """Input gradient of the images at another size, brought back to their own."""
-    small = functional.interpolate(images, size=side, mode="area").requires_grad_() if side != images.shape[-1] else images.clone().requires_grad_()
+    small = (
+        functional.interpolate(images, size=side, mode="area").requires_grad_()
+        if side != images.shape[-1]
+        else images.clone().requires_grad_()
+    )
     was = model.training
     model.eval()
     loss = functional.cross_entropy(model(small), labels)
@@ -136,7 +140,11 @@ def train(arm: str, seed: int, *, epochs: int, device: torch.device, width: int 
             crop = crops(100, padding, generator, device)
             line = torch.arange(32, device=device)
             columns = torch.where(crop[2][:, None], 31 - line, line) + crop[1][:, None]
-            images = padded[chosen[:, None, None], :, (line + crop[0][:, None])[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+            images = (
+                padded[chosen[:, None, None], :, (line + crop[0][:, None])[:, :, None], columns[:, None, :]]
+                .permute(0, 3, 1, 2)
+                .contiguous()
+            )
             _learn(arm, model, tiny, bank, images, labels[chosen], chosen, crop, generator)
             for optimizer in optimizers:
                 optimizer.step()
@@ -150,7 +158,14 @@ def train(arm: str, seed: int, *, epochs: int, device: torch.device, width: int 
             int((model(normalise(part)).argmax(1) == truth.to(device)).sum())
             for part, truth in zip(dataset.test.pixels.split(1000), dataset.test.labels.split(1000), strict=True)
         )
-    return {"arm": arm, "seed": seed, "epochs": epochs, "test_top1": correct / 100, "seconds": round(seconds, 1), "torch": torch.__version__}
+    return {
+        "arm": arm,
+        "seed": seed,
+        "epochs": epochs,
+        "test_top1": correct / 100,
+        "seconds": round(seconds, 1),
+        "torch": torch.__version__,
+    }
 
 
 def _learn(

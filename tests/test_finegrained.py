@@ -86,7 +86,7 @@ def literal(grey):
                 mean = (sum(square) - rows[i][j]) / max(1, len(square) - 1)
                 for sign, total in totals.items():
                     total[i][j] += max(0, math.floor(sign * (rows[i][j] - mean)))
-    peaks = {sign: max(1, max(map(max, total))) for sign, total in totals.items()}
+    peaks = {sign: max(1, *map(max, total)) for sign, total in totals.items()}
     return [[min(255, sum(255 * totals[s][i][j] // peaks[s] for s in (1, -1))) for j in range(width)] for i in range(height)]
 
 

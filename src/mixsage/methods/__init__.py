@@ -22,7 +22,9 @@ def available() -> list[str]:
     >>> "sage" in available()
     True
     """
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name != "base" and not module.name.startswith("_"))
+    return sorted(
+        module.name for module in pkgutil.iter_modules(__path__) if module.name != "base" and not module.name.startswith("_")
+    )
 
 
 def get(name: str) -> type[Mixer]:
@@ -42,4 +44,6 @@ def get(name: str) -> type[Mixer]:
 
 
 def _is_method(value: object) -> bool:
-    return inspect.isclass(value) and issubclass(value, Mixer) and not inspect.isabstract(value) and not value.__name__.startswith("_")
+    return (
+        inspect.isclass(value) and issubclass(value, Mixer) and not inspect.isabstract(value) and not value.__name__.startswith("_")
+    )

@@ -52,7 +52,9 @@ class ManifoldMixup(Mixer):
             return self
         stages = find_stages(model)[:2]
         if not stages:
-            raise ValueError("no stages were found in the model; name the layers to mix: ManifoldMixup(layers=('input', 'features.3'))")
+            raise ValueError(
+                "no stages were found in the model; name the layers to mix: ManifoldMixup(layers=('input', 'features.3'))"
+            )
         return replace(self, layers=("input", *stages))
 
     def draw(self, images: Tensor, labels: Tensor | None, saliency: Tensor | None, generator: Generator | None) -> MixPlan:
@@ -74,7 +76,9 @@ class ManifoldMixup(Mixer):
 
 def _check_form(layers: object) -> None:
     if layers is not None and not (isinstance(layers, tuple) and layers and all(isinstance(layer, str) for layer in layers)):
-        raise ValueError(f"layers must name at least one layer in a tuple, got {layers!r}; for example ('input', 'layer1', 'layer2')")
+        raise ValueError(
+            f"layers must name at least one layer in a tuple, got {layers!r}; for example ('input', 'layer1', 'layer2')"
+        )
 
 
 @cache

@@ -101,7 +101,7 @@ def _blended(images, partners, first, second, offsets, mixed, mask, channels, he
     share = own / tl.maximum(own + other, 1e-16)
     tl.store(mask + pair * pixels + place, share, mask=inside)
     partner = tl.load(partners + pair)
-    for channel in range(0, channels):
+    for channel in range(channels):
         target = (pair * channels + channel) * pixels + place
         mine = tl.load(images + target, mask=inside, other=0.0)
         theirs = tl.load(images + (partner * channels + channel) * pixels + source, mask=covered, other=0.0)
