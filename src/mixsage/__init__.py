@@ -14,7 +14,6 @@ A method (`SAGE`, `Mixup`, …) is a frozen value of settings that draws a `MixP
 
 from mixsage import data, hidden, loss, models, plan, rearrange, saliency, sampling, warp
 from mixsage.dense import MixedBoxes
-from mixsage.finegrained import FineGrained
 from mixsage.host import DDPHost, Host, ScalerHost
 from mixsage.loss import binary_cross_entropy, cross_entropy, pixel_cross_entropy
 from mixsage.methods import CleanPass, Mixer, available, get
@@ -28,7 +27,7 @@ from mixsage.methods.sage import SAGE
 from mixsage.methods.saliencymix import SaliencyMix
 from mixsage.plan import Blocks, Boxes, MixPlan, Shift
 from mixsage.rearrange import Full, Guided, NoShift, Paste, Sampled
-from mixsage.saliency import InputGradient, Uniform
+from mixsage.saliency import FineGrained, InputGradient, Uniform
 from mixsage.step import Step, accumulate
 
 __version__ = "0.1.0"

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-from mixsage.colours import check_statistics, colours
-from mixsage.saliency import Saliency
 
 _REACHES = (12, 24, 48, 28, 56, 112)
 """How far the surroundings reach that a pixel is compared with."""
@@ -18,35 +12,17 @@ _LUMA = (9798, 19235, 3735)
 """Red, green and blue in grey, in 1/32768."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FineGrained(Saliency):
-    """How much brighter or darker a pixel is than its surroundings, at six sizes of these: no model and no gradient is needed.
-
-    Example:
-        >>> FineGrained()(torch.rand(2, 3, 32, 32), None).shape
-        torch.Size([2, 32, 32])
-    """
-
-    mean: tuple[float, ...] | None = None
-    """Mean that the images were normalised with, a value a channel; None takes them as colours from 0 to 1."""
-    std: tuple[float, ...] | None = None
-    """Standard deviation that the images were normalised with."""
-    needs_gradient: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_statistics(self.mean, self.std)
-
-    def __call__(self, images: Tensor, gradient: Tensor | None) -> Tensor:
-        """Maps [B, H, W] in steps of 1/255. Three channels are red, green and blue; of any other number the mean is taken."""
-        brightness = _blurred(_blurred(_grey(colours(images, self.mean, self.std))))
-        brighter, darker = torch.zeros_like(brightness), torch.zeros_like(brightness)
-        summed = functional.pad(brightness.int().cumsum(1, dtype=torch.int32).cumsum(2, dtype=torch.int32), (1, 0, 1, 0))
-        for reach in _REACHES:
-            difference = brightness - _surroundings(brightness, summed, reach)
-            brighter += difference.clamp_min(0).floor_()
-            darker += difference.neg_().clamp_min_(0).floor_()
-        # OpenCV adds the two as bytes, where a sum above 255 starts again at 0.
-        return (_stretched(brighter) + _stretched(darker)).clamp_max_(255).div_(255)
+def fine_grained(pixels: Tensor) -> Tensor:
+    """Maps [B, H, W] in steps of 1/255 of colours [B, C, H, W] from 0 to 1: red, green and blue, or of any other number their mean."""
+    brightness = _blurred(_blurred(_grey(pixels)))
+    brighter, darker = torch.zeros_like(brightness), torch.zeros_like(brightness)
+    summed = functional.pad(brightness.int().cumsum(1, dtype=torch.int32).cumsum(2, dtype=torch.int32), (1, 0, 1, 0))
+    for reach in _REACHES:
+        difference = brightness - _surroundings(brightness, summed, reach)
+        brighter += difference.clamp_min(0).floor_()
+        darker += difference.neg_().clamp_min_(0).floor_()
+    # OpenCV adds the two as bytes, where a sum above 255 starts again at 0.
+    return (_stretched(brighter) + _stretched(darker)).clamp_max_(255).div_(255)
 
 
 def _grey(pixels: Tensor) -> Tensor:

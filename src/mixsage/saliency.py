@@ -1,7 +1,7 @@
 """Images to saliency maps: where a model looks, as raw maps [B, H, W]; and what makes a distribution over pixels of a raw map.
 
 A source of saliency is a small frozen value that turns a batch (and the gradient of the loss with respect to it, if it needs one) into raw
-maps: `InputGradient`, `Uniform`. `smooth` and `normalise` are applied by whoever uses the maps.
+maps: `InputGradient`, `FineGrained`, `Uniform`. `smooth` and `normalise` are applied by whoever uses the maps.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from mixsage.colours import check_statistics, colours
+from mixsage.finegrained import fine_grained
 from mixsage.loss import logits_of, scalar_of
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
@@ -32,7 +34,7 @@ class Saliency(ABC):
     """Whether maps come from the gradient of the loss with respect to the images."""
 
     @abstractmethod
-    def __call__(self, images: Tensor, gradient: Tensor | None) -> Tensor:
+    def __call__(self, images: Tensor, gradient: Tensor | None = None) -> Tensor:
         """Raw maps [B, H, W] float32 of images [B, C, H, W], not yet smoothed or normalised."""
 
 
@@ -50,7 +52,7 @@ class InputGradient(Saliency):
         _check_choice("norm", self.norm, ("l2", "l1"))
         _check_choice("mode", self.mode, ("train", "eval"))
 
-    def __call__(self, images: Tensor, gradient: Tensor | None) -> Tensor:
+    def __call__(self, images: Tensor, gradient: Tensor | None = None) -> Tensor:
         """Norm over colours of the gradient [B, C, H, W], in float32."""
         if gradient is None:
             raise ValueError("InputGradient needs the gradient of the loss with respect to the images, got None")
@@ -65,12 +67,35 @@ class InputGradient(Saliency):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FineGrained(Saliency):
+    """How much brighter or darker a pixel is than its surroundings, at six sizes of these: no model and no gradient is needed.
+
+    Example:
+        >>> FineGrained()(torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 32, 32])
+    """
+
+    mean: tuple[float, ...] | None = None
+    """Mean that the images were normalised with, a value a channel; None takes them as colours from 0 to 1."""
+    std: tuple[float, ...] | None = None
+    """Standard deviation that the images were normalised with."""
+    needs_gradient: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_statistics(self.mean, self.std)
+
+    def __call__(self, images: Tensor, gradient: Tensor | None = None) -> Tensor:
+        """Fine-grained static saliency, as OpenCV's contributed module computes it."""
+        return fine_grained(colours(images, self.mean, self.std))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Uniform(Saliency):
     """The same saliency everywhere: the control that shows what saliency itself adds."""
 
     needs_gradient: ClassVar[bool] = False
 
-    def __call__(self, images: Tensor, gradient: Tensor | None) -> Tensor:
+    def __call__(self, images: Tensor, gradient: Tensor | None = None) -> Tensor:
         """Maps of ones."""
         return torch.ones(len(images), *images.shape[-2:], device=images.device)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from torch import Generator, Tensor
 
 from mixsage import sampling
-from mixsage.finegrained import FineGrained
 from mixsage.methods.base import Mixer, check_positive, pair
 from mixsage.plan import Boxes, MixPlan
+from mixsage.saliency import FineGrained
 
 
 @dataclass(frozen=True, kw_only=True)
