@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from helpers import seeded, small_model
-from mixsage import SAGE, Host, Mixup, accumulate
+from mixsage import SAGE, Host, ManifoldMixup, Mixup, accumulate
 from plain_passes import assert_gradients, gradients, mixed_targets, one_hot, precise
 from steps import CLASSES, MIXERS, by_hand, case, plus, weights_of
 
@@ -41,6 +41,17 @@ def test_images_made_in_inference_mode_are_as_good_as_others(name):
     step = accumulate(MIXERS[name], it.model, images, it.labels, criterion=precise, generator=seeded(3))
     passes = by_hand(alone, MIXERS[name], step.plan)
     assert_gradients(it.model, plus(it.before, passes.combined(*weights_of(MIXERS[name]))))
+
+
+def test_images_made_in_inference_mode_go_through_hidden_layers_and_calls():
+    it = case(dtype=torch.float32)
+    with torch.inference_mode():
+        images = it.images.clone()
+    hidden = ManifoldMixup(layers=(next(name for name, _ in it.model.named_children()),))
+    assert accumulate(hidden, it.model, images, it.labels).plan.layer is not None
+    call = SAGE(num_classes=CLASSES)
+    mixed, _ = call(images, it.labels, model=it.model, generator=seeded(3))
+    torch.testing.assert_close(mixed, call(it.images, it.labels, model=it.model, generator=seeded(3))[0])
 
 
 @pytest.mark.parametrize("mixer", [SAGE(), Mixup()], ids=["sage", "mixup"])

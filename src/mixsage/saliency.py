@@ -150,12 +150,17 @@ def input_gradient(
             "saliency needs gradients, but torch.inference_mode() is on; leave it, or use torch.no_grad() where you need none"
         )
     model = _without_data_parallel(model)
-    leaf = images.detach().requires_grad_()
+    leaf = detached(images).requires_grad_()
     with torch.enable_grad(), _buffers_aside(model), evaluating(model) if mode == "eval" else nullcontext():
         logits = logits_of(model(leaf), "wrap it in a module that returns them")
         loss = scalar_of(criterion(logits, targets_of(logits)))
         (gradient,) = torch.autograd.grad(loss, leaf)
     return gradient
+
+
+def detached(images: Tensor) -> Tensor:
+    """The images without their graph, which is the caller's; ones made in inference mode, which no graph takes in, are copied."""
+    return images.clone() if images.is_inference() else images.detach()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from mixsage.host import Host
 from mixsage.loss import cross_entropy, logits_of, scalar_of
 from mixsage.methods.base import CleanPass, Mixer, check_labels, soft_targets, without_autocast
 from mixsage.plan import MixPlan
-from mixsage.saliency import Criterion, evaluating
+from mixsage.saliency import Criterion, detached, evaluating
 
 _WAY_OUT = "give a host whose forward(model, images) returns them"
 
@@ -75,6 +75,7 @@ def accumulate(
     mixer = mixer.bind(model)
     host = (host or Host()).bind(model)
     _check(mixer, images, labels, plan, generator)
+    images = detached(images)
     mixing, generator = _begin(mixer, plan, generator, host)
     clean = mixer.clean if mixing else None
 
@@ -129,8 +130,7 @@ def _clean_pass(
     wants_maps = drawing and mixer.source is not None and mixer.source.needs_gradient
     if not wants_maps and not clean.weight:
         return _NO_PASS
-    # A leaf of our own: neither the caller's images nor their graph are touched.
-    leaf = (images.clone() if images.is_inference() else images.detach()).requires_grad_(wants_maps)
+    leaf = images.detach().requires_grad_(wants_maps)
     # The forward lies inside no_sync too, as DistributedDataParallel decides to reduce when it goes forward.
     with host.no_sync(), evaluating(model) if clean.mode == "eval" else nullcontext():
         logits = logits_of(host.forward(model, leaf), _WAY_OUT)
@@ -147,7 +147,6 @@ def _clean_pass(
 def _mixed_pass(
     plan: MixPlan, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion, weight: float, host: Host
 ) -> tuple[Tensor, Tensor]:
-    images = images.detach()
     inputs = plan.apply(images) if plan.layer is None else images
     with mixed_at(model, plan) as forward_is_over:
         logits = logits_of(host.forward(model, inputs), _WAY_OUT)
