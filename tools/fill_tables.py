@@ -1,5 +1,5 @@
 """Fill the tables that stand between marks in README.md and docs from benchmarks/results/bench_cpu.json, which `mixsage bench` wrote,
-and solvers_cpu.json beside it, which benchmarks/solvers.py wrote.
+and from what scripts in benchmarks wrote beside it: solvers_cpu.json, search_regret.json, fit_engines_cpu.json.
 
 python tools/fill_tables.py             write them
 python tools/fill_tables.py --check     say which documents disagree with the results, and fail if any does
@@ -12,20 +12,23 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # where a test loads this file, its neighbours are not on the path
 
+import search_tables
 import solver_tables
 
-from mixsage.bench.results import Results, Row
+from mixsage.bench.results import Comparison, Results, Row
 from mixsage.bench.text import goal, machine, number, verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "bench_cpu.json"
 UNKNOWN = "–"
 """What stands where nothing was measured."""
+UNMEASURED = "Not measured yet."
+"""What stands in place of a table."""
 
 
 def methods(old: str, results: Results | None) -> str:
@@ -35,29 +38,31 @@ def methods(old: str, results: Results | None) -> str:
 
 def bench(old: str, results: Results | None) -> str:
     """All numbers beside their goals, and where they were measured."""
-    if results is None:
-        return "Not measured yet."
-    lines = ["| comparison | number | median | 5 % to 95 % | rounds | goal | |", "| --- | --- | --- | --- | --- | --- | --- |"]
-    for comparison in results.comparisons:
-        for row in comparison.rows:
-            spread = row.spread
-            cells = (
-                comparison.name,
-                row.text,
-                number(row, spread.median),
-                f"{number(row, spread.low)} to {number(row, spread.high)}",
-                str(spread.count),
-                goal(row),
-                verdict(row),
-            )
-            lines.append("| " + " | ".join(cells) + " |")
-    notes = [f"- {comparison.name}: {note}" for comparison in results.comparisons for note in comparison.notes]
-    return "\n".join([*lines, "", f"Measured on: {machine(results.machine)}.", *([""] if notes else []), *notes])
+    return UNMEASURED if results is None else _numbers(results, results.comparisons)
+
+
+def search_cost(old: str, results: Results | None) -> str:
+    """Numbers and curves of the search alone."""
+    found = [] if results is None else [one for one in results.comparisons if one.name in ("search", "growth")]
+    if results is None or not found:
+        return UNMEASURED
+    curves = [curve for comparison in found for curve in comparison.curves]
+    lines = [
+        f"- {curve.name}: "
+        + ", ".join(f"{1e3 * seconds:.3g} ms at {side}×{side}" for side, seconds in zip(curve.sides, curve.seconds, strict=True))
+        for curve in curves
+    ]
+    settings = [f"- {comparison.name}: {comparison.setting}" for comparison in found]
+    return "\n".join([_numbers(results, found), "", *settings, *lines])
 
 
 TABLES: dict[str, Callable[[str, Results | None], str]] = {
     "methods": methods,
     "bench": bench,
+    "search-cost": search_cost,
+    "search-regret": lambda old, results: search_tables.regret(search_tables.known(search_tables.REGRET)),
+    "search-rescored": lambda old, results: search_tables.rescored(search_tables.known(search_tables.REGRET)),
+    "search-model": lambda old, results: search_tables.model(search_tables.known(search_tables.MODEL)),
     "solvers-puzzle": lambda old, results: solver_tables.puzzle(solver_tables.known()),
     "solvers-comixup": lambda old, results: solver_tables.comixup(solver_tables.known()),
 }
@@ -87,6 +92,26 @@ def known(path: Path = RESULTS) -> Results | None:
     if results.settings.get("quick"):
         raise ValueError(f"{path} was written by a quick run, whose times mean nothing; run mixsage bench without --quick")
     return results
+
+
+def _numbers(results: Results, comparisons: Sequence[Comparison]) -> str:
+    """Every number of comparisons beside its goal, and where they were measured."""
+    lines = ["| comparison | number | median | 5 % to 95 % | rounds | goal | |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for comparison in comparisons:
+        for row in comparison.rows:
+            spread = row.spread
+            cells = (
+                comparison.name,
+                row.text,
+                number(row, spread.median),
+                f"{number(row, spread.low)} to {number(row, spread.high)}",
+                str(spread.count),
+                goal(row),
+                verdict(row),
+            )
+            lines.append("| " + " | ".join(cells) + " |")
+    notes = [f"- {comparison.name}: {note}" for comparison in comparisons for note in comparison.notes]
+    return "\n".join([*lines, "", f"Measured on: {machine(results.machine)}.", *([""] if notes else []), *notes])
 
 
 def _with_cost(line: str, results: Results | None) -> str:
