@@ -6,9 +6,10 @@ import torch
 
 import mixsage
 from mixsage.data import CLASSES, MEAN, STD, load_sample
-from mixsage.evaluation.explain import Subject, maps_of, pairs
+from mixsage.evaluation.explain import Subject, as_mix, maps_of, pairs
 from mixsage.evaluation.story import story, sweep
 from mixsage.models import small_convnet
+from mixsage.plan import MixPlan
 from mixsage.rearrange import all_shifts
 from mixsage.reports import figures
 from mixsage.saliency import normalise, smooth
@@ -93,6 +94,45 @@ def test_hidden_layers_are_shown_as_mixes_of_the_input(subject):
     mixer = mixsage.ManifoldMixup(layers=("input", "stage1"))
     found = pairs(subject, {"Manifold Mixup": mixer}, generator=generator())
     assert all(0 < pair.mixes["Manifold Mixup"].shares[0] < 1 for pair in found)
+
+
+def test_a_method_that_mixes_many_shows_the_pair_together_in_the_company_of_the_others(subject):
+    """Alone, Co-Mixup gives one of two outputs to each of two images."""
+    mixer, others = mixsage.CoMixup(saliency=mixsage.FineGrained()), {}
+    for image in (1, 4):
+        (pair,) = pairs(subject, {"Co-Mixup": mixer}, shown=[image], generator=generator(), least_share=0.2)
+        mix = pair.mixes["Co-Mixup"]
+        assert min(mix.shares[:2]) >= 0.2
+        assert sum(mix.shares) == pytest.approx(1, abs=1e-5)
+        assert mix.names[:2] == pair.names == (CLASSES[subject.labels[image]], CLASSES[subject.labels[(image + 1) % 5]])
+        assert len(mix.names) == len(mix.shares)
+        assert mix.shares[0] == pytest.approx(float(mix.mask.mean()), abs=1e-5)
+        own = mix.mask == 1
+        assert own.any()
+        np.testing.assert_allclose(mix.picture[own], pair.image[own], atol=1e-5)
+        alone = Subject(
+            images=subject.images[[image, (image + 1) % 5]],
+            labels=subject.labels[[image, (image + 1) % 5]],
+            names=CLASSES,
+            mean=MEAN,
+            std=STD,
+        )
+        others[image] = pairs(alone, {"Co-Mixup": mixer}, generator=generator(), least_share=0.2)[0].mixes["Co-Mixup"].shares
+    assert all(shares == (1.0, 0.0) for shares in others.values())
+
+
+def test_the_shares_are_those_of_the_pictures_whatever_order_the_plan_has():
+    """Each picture has one colour, so that the colour of the mix tells how much of each is in it."""
+    colours = torch.eye(3)[:, :, None, None].expand(3, 3, 4, 4)
+    plan = MixPlan(
+        sources=torch.tensor([[2, 0, 1], [1, 2, 1]]), masks=torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.7, 0.1]])[..., None, None]
+    )
+    for output, names, shares in ((0, ("a", "b", "c"), (0.3, 0.2, 0.5)), (1, ("b", "c"), (0.3, 0.7))):
+        mix = as_mix(plan, colours, (0.0, 0.0, 0.0), ("a", "b", "c"), output=output)
+        assert mix.names == names
+        assert mix.shares == pytest.approx(shares)
+        seen = dict(zip(names, shares, strict=True))
+        np.testing.assert_allclose(mix.picture[0, 0], [seen.get(name, 0.0) for name in "abc"], atol=1e-6)
 
 
 def test_a_tint_tells_image_and_partner_apart(subject):

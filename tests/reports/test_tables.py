@@ -28,7 +28,7 @@ def test_the_papers_table_from_records():
     records = study()
     table = named(tables(records), "accuracy")
     assert [label for label, _ in table.rows][:8] == [
-        "Vanilla",
+        "no mixing",
         "Mixup",
         "CutMix",
         "Manifold Mixup",
@@ -101,8 +101,8 @@ def test_robustness_with_ranks():
     assert table.columns == ("FGSM", "FGM", "Gaussian noise", "OOD score", "rank")
     assert row(table, "Mixup")[4].text == "1"
     assert row(table, "CutMix")[4].text == "10"
-    assert row(table, "Vanilla")[2].published == "89.88"
-    assert row(table, "Vanilla")[3].published is None
+    assert row(table, "no mixing")[2].published == "89.88"
+    assert row(table, "no mixing")[3].published is None
 
 
 def test_missing_cells_are_shown_as_missing():
@@ -128,7 +128,7 @@ def test_differences_are_those_of_the_statistics():
     records = study(5)
     table = named(tables(records), "differences")
     values = {arm.label: arm.values("last") for arm in settings_of(records)[0].arms}
-    expected = {entry.arm: entry for entry in compare(values, "Vanilla")}
+    expected = {entry.arm: entry for entry in compare(values, "no mixing")}
     cells = row(table, "SAGE")
     assert cells[0].text.startswith(f"{expected['SAGE'].difference.mean:+.2f} ± ")
     assert cells[1].text == "5"
@@ -151,8 +151,8 @@ def test_cost():
     assert ratio.published == f"{6.83 / 3.35:.2f}"
     assert gain.text == row(named(tables(study()), "differences"), "SAGE")[0].text.partition(" ±")[0]
     assert float(per_cost.text) == pytest.approx(float(gain.text) / 2.05, abs=0.01)
-    assert row(table, "Vanilla")[3].text == "1"
-    assert row(table, "Vanilla")[4].text == MISSING
+    assert row(table, "no mixing")[3].text == "1"
+    assert row(table, "no mixing")[4].text == MISSING
     assert speed.text == "732"
 
 
@@ -195,8 +195,8 @@ def test_costs_by_step_times_are_called_that(tmp_path):
     file = tmp_path / "steps.json"
     file.write_text('{"ratios": {"sage": {"median": 1.97}, "cutmix": 1.0}}')
     table = named(tables(study(), costs=file), "cost")
-    assert table.columns[-1] == "cost / Vanilla, by step times"
-    assert [row(table, name)[-1].text for name in ("Vanilla", "SAGE", "CutMix", "Mixup")] == ["1", "1.97", "1.00", MISSING]
+    assert table.columns[-1] == "cost / no mixing, by step times"
+    assert [row(table, name)[-1].text for name in ("no mixing", "SAGE", "CutMix", "Mixup")] == ["1", "1.97", "1.00", MISSING]
     assert any("steps.json, measured apart from these runs" in note for note in table.notes)
 
 
@@ -231,7 +231,15 @@ def test_runs_that_would_be_thrown_together():
 
 def test_the_setting_is_not_repeated_in_the_name_of_an_arm():
     arms = {"sage, preactresnet18": ARMS["sage"], "clean, preactresnet18": ARMS["clean"]}
-    assert [arm.label for arm in settings_of(study(arms=arms))[0].arms] == ["Vanilla", "SAGE"]
+    assert [arm.label for arm in settings_of(study(arms=arms))[0].arms] == ["no mixing", "SAGE"]
+
+
+@pytest.mark.parametrize("name", ["clean", "Clean", "Vanilla", "no mixing"])
+def test_the_arm_without_mixing_stands_first_under_one_name_however_it_is_called(name):
+    settings = settings_of(study(arms={"sage": ARMS["sage"], name: ARMS["clean"]}))
+    assert [arm.label for arm in settings[0].arms] == ["no mixing", "SAGE"]
+    assert settings[0].baseline().label == settings[0].baseline(name).label == "no mixing"
+    assert settings[0].arms[0].published("accuracy") == 95.07
 
 
 HOSTILE = Table(

@@ -13,12 +13,12 @@ from mixsage import data
 from mixsage.data import DataSet, generator
 from mixsage.evaluation.explain import Subject, pairs
 from mixsage.evaluation.story import story, sweep
-from mixsage.methods import Mixer
+from mixsage.methods import Mixer, available
 from mixsage.methods.manifold import ManifoldMixup
 from mixsage.methods.mixup import Mixup
 from mixsage.methods.sage import SAGE
 from mixsage.rearrange import NoShift, Paste
-from mixsage.reports import figures
+from mixsage.reports import figures, published
 from mixsage.reports.shown import Shown
 from mixsage.step import accumulate
 from mixsage.training import predict
@@ -26,6 +26,8 @@ from mixsage.training.build import build_mixer, build_model
 
 COUNT = 4
 """Pairs in the gallery."""
+COMPANY = 20
+"""Images in all: the pairs', and others for methods that mix more than two."""
 
 
 def preview(
@@ -67,16 +69,17 @@ def drawings(
     explained = next((name for name, mixer in mixers.items() if isinstance(mixer, SAGE)), None)
     sage = next((mixer for mixer in mixers.values() if isinstance(mixer, SAGE)), SAGE())
     choices, grey = generator(seed, "preview"), subject.images.shape[1] == 1
-    found = pairs(subject, mixers, generator=choices, least_share=0.2, tint=grey)[::2]
+    shown = range(0, min(2 * COUNT, len(subject.images)), 2)
+    found = pairs(subject, mixers, shown=shown, generator=choices, least_share=0.2, tint=grey)
     told = story(subject, mixer=sage, generator=choices, tint=grey)
     beside = {"Mixup": Mixup(), "SAGE": sage}
-    (against, *_) = pairs(subject, beside, generator=generator(seed, "against"), least_share=0.2, tint=grey)
-    ablated = pairs(subject, _ablations(sage), generator=generator(seed, "ablations"), least_share=0.2, tint=grey)[::2]
+    (against,) = pairs(subject, beside, shown=[0], generator=generator(seed, "against"), least_share=0.2, tint=grey)
+    ablated = pairs(subject, _ablations(sage), shown=shown, generator=generator(seed, "ablations"), least_share=0.2, tint=grey)
     return [
         Shown(
             name="gallery",
-            caption=f"{title}: the same pairs under each method. Blue is the image's share of the label, orange its partner's.",
-            figure=figures.gallery(found, explained=explained, title=f"{title}: the same pairs under each method"),
+            caption=f"The same pairs of images under each method ({title}). Blue is the image's share of the label, orange its partner's.",
+            figure=figures.gallery(found, explained=explained, title=f"The same pairs under each method ({title})"),
             wide=True,
         ),
         Shown(name="pipeline", caption="How SAGE mixes one pair, step by step.", figure=figures.pipeline(told), wide=True),
@@ -117,7 +120,9 @@ def _subject(source: str | None, folder: Path | None, run: Path | None, steps: i
         raise ValueError(f"the run looks at images of {len(mean)} channels, those of {dataset.name} have {dataset.channels}")
     images, labels = _choose(dataset, seed)
     model = network or _small_network(dataset, steps, seed)
-    return Subject(images=images, labels=labels, names=dataset.classes, mean=mean, std=std, model=model), dataset.name
+    return Subject(images=images, labels=labels, names=dataset.classes, mean=mean, std=std, model=model), published.title(
+        "data", dataset.name
+    )
 
 
 def _mixer(notation: str, subject: Subject) -> Mixer:
@@ -135,9 +140,11 @@ def _ablations(sage: SAGE) -> dict[str, Mixer]:
 
 
 def _heading(name: str, mixer: Mixer) -> str:
-    """What stands above a method's column; settings have a line of their own."""
-    method, bracket, settings = name.strip().partition("(")
-    return f"{method}\n({settings}" if bracket else type(mixer).__name__
+    """What stands above a method's column, as the paper writes it; settings have a line of their own."""
+    _, bracket, settings = name.strip().partition("(")
+    known = type(mixer).__module__.rpartition(".")[2]
+    title = published.title("methods", known) if known in available() else type(mixer).__name__
+    return f"{title}\n({settings}" if bracket else title
 
 
 def _choose(dataset: DataSet, seed: int) -> tuple[Tensor, Tensor]:
@@ -148,7 +155,7 @@ def _choose(dataset: DataSet, seed: int) -> tuple[Tensor, Tensor]:
     order = torch.randperm(len(split), generator=generator(seed, "choice")).tolist()
     chosen: list[int] = []
     for row in order:
-        if len(chosen) < 2 * COUNT and (not chosen or split.labels[row] != split.labels[chosen[-1]]):
+        if len(chosen) < COMPANY and (not chosen or split.labels[row] != split.labels[chosen[-1]]):
             chosen.append(row)
     if len(chosen) < 2:
         raise ValueError(f"a preview pairs images of different classes; {dataset.name} has too few")

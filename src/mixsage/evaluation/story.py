@@ -116,11 +116,12 @@ def _maps(subject: Subject, image: int, partner: int, mixer: SAGE, share: float,
     assert raw is not None
     rows = torch.tensor([image, partner])
     looks = normalise(smooth(raw))[rows]
+    first, second = subject.names_of(rows)
     maps = _Maps(
         mixer=mixer,
         subject=subject,
         colours=subject.coloured(rows, tint=tint),
-        names=subject.names_of(rows),
+        names=(first, second),
         first=share * looks[:1],
         second=(1 - share) * looks[1:],
     )

@@ -90,11 +90,11 @@ def settings_of(records: Sequence[Record]) -> list[Setting]:
 
 
 def label_of(record: Record) -> str:
-    """The arm's name without what the setting says already, as the paper writes it where it knows it."""
+    """The arm's name without what the setting says already, one name for each method whatever the arm is called: "no mixing" for Vanilla."""
     said = {record.data, record.model, *(str(record.settings.get(name)) for name in ("data", "model"))}
     parts = [part for part in record.arm.split(", ") if part not in said]
     name = ", ".join(parts) or record.arm
-    return published.title("methods", name)
+    return published.name_of(published.title("methods", name))
 
 
 def points(setting: Setting, x: str, y: str) -> list[Point]:

@@ -55,12 +55,12 @@ def published(record: Record, label: str, metric: str) -> float | None:
 
 
 def title(kind: str, name: str) -> str:
-    """How the paper writes the name of a method, a model or a data set; the name itself where it knows none."""
+    """How people write the name of a method, a model or a data set, mostly as the paper does; the name itself where none is known."""
     return str(_content()[kind].get(name, name))
 
 
 def name_of(arm: str) -> str:
-    """The paper's name for an arm that has another one here ("no mixing" is its Vanilla); else the arm's own."""
+    """The one name of a method that has several (the paper's Vanilla is "no mixing"); else the arm's own."""
     return str(_content()["also"].get(arm, arm))
 
 

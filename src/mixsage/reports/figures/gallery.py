@@ -54,7 +54,8 @@ def gallery(pairs: Sequence[Pair], *, explained: str | None = "SAGE", title: str
         figure.text(0.012, 1 - 0.12 / size[1], title, fontsize=13, weight="bold", color=INK, va="top")
     for i, pair in enumerate(pairs):
         _draw_row(figure, grid, i, pair, columns)
-    _legend(figure, size[1])
+    shares = f"{_SHARES}, other colours: further images of the batch" if _mixes_more(pairs) else _SHARES
+    _legend(figure, size[1], f"{shares}). {_MASK}" if explained else f"{shares}).")
     return figure
 
 
@@ -106,14 +107,19 @@ def _draw_row(figure: Figure, grid: GridSpec, i: int, pair: Pair, columns: Seque
             heading(axes, title, strong=kind == "mix")
 
 
-def _legend(figure: Figure, height: float) -> None:
-    lines = textwrap.wrap(_LEGEND, width=int(figure.get_figwidth() * 14.5))
+def _mixes_more(pairs: Sequence[Pair]) -> bool:
+    return any(len(mix.shares) > 2 for pair in pairs for mix in pair.mixes.values())
+
+
+def _legend(figure: Figure, height: float, text: str) -> None:
+    lines = textwrap.wrap(text, width=int(figure.get_figwidth() * 14.5))
     figure.text(0.012, 0.06 / height, "\n".join(lines), fontsize=8.5, color=FAINT, va="bottom", linespacing=1.3)
 
 
-_LEGEND = (
-    "Bars: shares of the label (blue the image, orange the partner). Mask: blue where the image shows, orange where the partner does; "
-    "the dashed frame is the partner after its shift."
+_SHARES = "Bars: shares of the label (blue: the image, orange: the partner"
+_MASK = (
+    "Mask: blue where the image shows, orange where the partner does; the dashed frame is the partner after its shift, which the arrow "
+    "shows."
 )
 
 
