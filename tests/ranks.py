@@ -25,6 +25,7 @@ MIXERS = {name: mixsage.get(name)() for name in mixsage.available()} | {
     "sage, half": SAGE(mixed_share=0.5),
     "sage, no reuse": SAGE(mixed_share=1.0),
     "sage, eval": SAGE(saliency=InputGradient(mode="eval")),
+    "sage, one pass": SAGE(passes=1),
     "manifold, hidden only": ManifoldMixup(layers=("stage1",)),
 }
 

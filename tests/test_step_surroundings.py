@@ -166,7 +166,9 @@ def test_halves_of_a_batch_add_up_to_the_sum_of_their_steps():
     assert_gradients(it.model, expected)
 
 
-@pytest.mark.parametrize("mixer", [SAGE(), SAGE(mixed_share=1.0), Mixup(), ManifoldMixup(layers=("stage1",))], ids=repr)
+@pytest.mark.parametrize(
+    "mixer", [SAGE(), SAGE(mixed_share=1.0), SAGE(passes=1), Mixup(), ManifoldMixup(layers=("stage1",))], ids=repr
+)
 def test_halves_of_a_batch_make_the_gradient_of_the_whole_where_no_statistics_are_shared(mixer):
     make = partial(small_model, norm=False)
     it, whole = case(make, batch=8), case(make, batch=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import mixsage
@@ -45,3 +46,65 @@ def test_maps_that_are_handed_in_are_used() -> None:
     plan: MixPlan = SAGE(passes=1, mixed_share=1.0).plan(images, saliency=maps, generator=torch.Generator().manual_seed(1))
     two = SAGE().plan(images, saliency=maps, generator=torch.Generator().manual_seed(1))
     assert torch.equal(plan.dense_masks(), two.dense_masks())
+
+
+@pytest.mark.parametrize(
+    ("batch", "share", "clean"),
+    [(100, 0.7, 30), (32, 0.7, 10), (8, 0.7, 2), (4, 0.7, 1), (2, 0.7, 1), (100, 0.5, 50), (10, 1.0, 0)],
+)
+def test_how_many_rows_stay_clean(batch: int, share: float, clean: int) -> None:
+    images = torch.randn(batch, 1, 8, 8)
+    plan = SAGE(passes=1, mixed_share=share).plan(images, generator=torch.Generator().manual_seed(0))
+    untouched = (plan.dense_masks()[:, 0] == 1).flatten(1).all(dim=1)
+    assert untouched[:clean].all() and not untouched[clean:].any()
+    assert torch.equal(plan.weights[:, 0] == 1, untouched)
+    assert torch.equal(plan.apply(images)[:clean], images[:clean])
+    # Clean rows are partners as well.
+    assert plan.sources[:, 1].sort().values.tolist() == list(range(batch))
+
+
+def test_each_part_of_a_batch_keeps_its_own_clean_rows() -> None:
+    torch.manual_seed(0)
+    model = mixsage.models.small_convnet(num_classes=4, width=2, norm=False)
+    images, labels = torch.randn(20, 1, 8, 8), torch.arange(20) % 4
+    plans = [
+        mixsage.accumulate(SAGE(passes=1), model, *part, weight=0.5).plan
+        for part in zip(images.split(10), labels.split(10), strict=True)
+    ]
+    assert [(plan.weights[:, 0] == 1).nonzero().flatten().tolist() for plan in plans] == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_a_call_needs_no_maps_and_asks_no_model() -> None:
+    images, labels = torch.randn(10, 1, 8, 8), torch.arange(10)
+
+    class Silent(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            raise AssertionError("the model was asked")
+
+    calls = [
+        SAGE(passes=1, num_classes=10)(images, labels, model=model, generator=torch.Generator().manual_seed(2))
+        for model in (None, Silent())
+    ]
+    for one, other in zip(*calls, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_source_that_needs_no_gradient_is_asked() -> None:
+    images = torch.rand(6, 3, 16, 16)
+    source = mixsage.FineGrained()
+    found, given = (
+        mixer.plan(images, saliency=maps, generator=torch.Generator().manual_seed(1))
+        for mixer, maps in ((SAGE(passes=1, saliency=source), None), (SAGE(passes=1), source(images, None)))
+    )
+    assert torch.equal(found.dense_masks(), given.dense_masks())
+    uniform = SAGE(passes=1).plan(images, generator=torch.Generator().manual_seed(1))
+    assert not torch.equal(found.dense_masks(), uniform.dense_masks())
+
+
+def test_statistics_of_batchnorm_move_once() -> None:
+    norm = torch.nn.BatchNorm2d(1)
+    model = torch.nn.Sequential(norm, torch.nn.Flatten(), torch.nn.Linear(64, 4))
+    images = torch.randn(10, 1, 8, 8)
+    step = mixsage.accumulate(SAGE(passes=1), model, images, torch.arange(10) % 4)
+    assert norm.num_batches_tracked == 1
+    torch.testing.assert_close(norm.running_mean, 0.1 * step.plan.apply(images).mean(dim=(0, 2, 3)))

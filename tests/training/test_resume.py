@@ -19,6 +19,7 @@ VARIANTS = {
     "bf16": {"precision": "bf16"},
     "microbatches": {"microbatches": 2},
     "now and then": {"method": "SAGE(prob=0.5)"},
+    "one pass": {"method": "SAGE(passes=1)"},
     "each image": {"method": "SAGE(per_sample=True)", "loss": "bce"},
     "adamw, clipped": {"optimizer": "adamw", "lr": 1e-3, "clip": 0.1},
     "one cycle": {"schedule": "onecycle", "label_smoothing": 0.1},
