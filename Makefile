@@ -12,6 +12,8 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+OLDEST := .venv-oldest
+OLDEST_EXTRAS := train report study attacks onnx timm torchvision lightning transformers
 UV := $(BIN)/uv
 UV_PIN := $(shell sed -n 's/^uv==\([^ ]*\).*/uv==\1/p' requirements/dev.txt)
 # Worker processes and the threads of torch must not compete for the same cores.
@@ -20,7 +22,7 @@ ONE_THREAD := $(if $(filter-out 0 1,$(JOBS)),OMP_NUM_THREADS=1)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-all lint format types imports docs study-page wheel-test check requirements clean
+.PHONY: help setup demo test test-all test-oldest lint format types imports docs study-page wheel-test check requirements clean
 
 help:  ## List the commands
 	@awk -F ':.*##[ ]*' '/^[a-z-]+:.*##/ { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +48,12 @@ test: $(READY)  ## Run the tests, without the slow ones
 
 test-all: $(READY)  ## Run all tests
 	$(ONE_THREAD) $(BIN)/python $(PYTEST) "" $(PYTEST_ARGS)
+
+test-oldest: $(READY)  ## Run the tests with the oldest versions of all that pyproject.toml names
+	@$(UV) venv --quiet --allow-existing --python $(BIN)/python $(OLDEST)
+	@$(UV) pip install --python $(OLDEST)/bin/python --requirements requirements/oldest.txt
+	@$(UV) pip install --python $(OLDEST)/bin/python --quiet --no-deps --editable .
+	$(ONE_THREAD) $(OLDEST)/bin/python $(PYTEST) "not slow" $(PYTEST_ARGS)
 
 lint: $(READY)  ## Check rules and format of the code
 	$(BIN)/python -m ruff check .
@@ -88,6 +96,9 @@ requirements: $(READY)  ## Write the pins anew from requirements/*.in (UPGRADE=1
 	    --fork-strategy fewest $(if $(UPGRADE),--upgrade) $$([ $$name = dev ] || echo --constraints requirements/dev.txt) \
 	    --output-file requirements/$$name.txt requirements/$$name.in || exit; \
 	done
+	@UV_CUSTOM_COMPILE_COMMAND="make requirements" $(UV) pip compile --quiet --no-annotate --universal --python-version 3.11 \
+	  --fork-strategy fewest --resolution lowest-direct $(OLDEST_EXTRAS:%=--extra %) \
+	  --output-file requirements/oldest.txt pyproject.toml requirements/oldest.in
 
 clean:  ## Remove what builds and checks leave behind; .venv stays
 	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
