@@ -294,15 +294,34 @@ def test_to_moves_every_tensor(masks, warp):
 def test_the_way_back_to_the_host_waits(masks, warp, monkeypatch):
     """A copy from a device that does not wait leaves values that are not there yet; one to a device may go on."""
     plan, waits = plan_of(masks, warp), []
-    plain = torch.Tensor.to
-    monkeypatch.setattr(
-        torch.Tensor, "to", lambda *args, **options: waits.append(not options.get("non_blocking")) or plain(*args, **options)
-    )
-    plan.to("cpu")
-    assert waits and all(waits)
+    elsewhere = plan.to("meta")
+
+    def recorded(tensor, device, non_blocking=False):
+        waits.append(not non_blocking)
+        return torch.zeros_like(tensor, device=device)
+
+    monkeypatch.setattr(torch.Tensor, "to", recorded)
+    elsewhere.to("cpu")
+    assert len(waits) == len(tensors_of(plan)) and all(waits)
     waits.clear()
     plan.to("meta")
-    assert waits and not any(waits)
+    assert len(waits) == len(tensors_of(plan)) and not any(waits)
+
+
+@pytest.mark.parametrize("still", [0, 1])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("masks", "warp"), [("pixels", "shift"), ("grid", "blocks")])
+def test_a_source_that_stays_is_not_moved(masks, warp, layout, still):
+    plan, pool = plan_of(masks, warp), LAYOUTS[layout]()
+    assert all(plan.warp.moves(k) for k in range(2))
+    if warp == "shift":
+        plan.warp.offsets[:, still] = 0
+    else:
+        plan.warp.order[:, still] = torch.arange(plan.warp.order.shape[2])
+    assert [plan.warp.moves(k) for k in range(2)] == [k != still for k in range(2)]
+    before = pool.clone()
+    torch.testing.assert_close(plan.apply(pool).double(), mixed_by_hand(plan, pool), rtol=0, atol=1e-6)
+    assert torch.equal(pool, before)
 
 
 @pytest.mark.gpu

@@ -17,6 +17,10 @@ class Shift:
     offsets: Tensor
     """[B, K, 2] int64, rows first: pixel (i, j) shows the source at (i - offset_i, j - offset_j)."""
 
+    def moves(self, k: int) -> bool:
+        """Whether source ``k`` moves at all, as far as can be told without waiting for a device."""
+        return self.offsets.device.type != "cpu" or bool(self.offsets[:, k].any())
+
     def index(self, k: int, height: int, width: int) -> tuple[Tensor, Tensor | None]:
         """Flat source positions [B, H·W] of source ``k``, and [B, H, W] whether they lie inside it."""
         return geometry.shift_index(self.offsets[:, k], height, width)
@@ -32,6 +36,11 @@ class Blocks:
 
     order: Tensor
     """[B, K, n·n] int64: target block t (row by row) shows block ``order[b, k, t]`` of the source."""
+
+    def moves(self, k: int) -> bool:
+        """Whether source ``k`` moves at all, as far as can be told without waiting for a device."""
+        order = self.order[:, k]
+        return order.device.type != "cpu" or bool((order != torch.arange(order.shape[1])).any())
 
     def index(self, k: int, height: int, width: int) -> tuple[Tensor, Tensor | None]:
         """Flat source positions [B, H·W] of source ``k``; nothing comes from outside."""
@@ -77,7 +86,8 @@ class Boxes:
 
 def moved(tensor: Tensor, device: torch.device | str) -> Tensor:
     """Copies to a device wait for nothing; one back to the host must, or its values would be read before they are there."""
-    return tensor.to(device, non_blocking=torch.device(device).type != "cpu")
+    device = torch.device(device)
+    return tensor if tensor.device == device else tensor.to(device, non_blocking=device.type != "cpu")
 
 
 def describe(value: Tensor) -> str:

@@ -81,7 +81,7 @@ class MixPlan:
         check_class_indices(labels, num_classes)
         self._check_rows(len(labels), "labels")
         empty = torch.zeros(len(self.sources), num_classes, device=self.weights.device)
-        return empty.scatter_add_(1, labels.long()[self.sources], self.weights)
+        return empty.scatter_add_(1, labels.long().take(self.sources), self.weights)
 
     def apply_masks(self, class_maps: Tensor, num_classes: int | None = None, *, hard: bool = False, ignore: int = 255) -> Tensor:
         """Mix segmentation masks as `apply` mixes the images: the shares of the classes at each pixel [B, C, H, W] float32.
@@ -168,12 +168,16 @@ class MixPlan:
         # A share is float32, and products of half precision with it are formed in float32: rounding the shares to half would make
         # them sum to something else than 1 and push values out of the range of the inputs.
         # The last source goes first: it is a copy of our own, which then holds the sum, so that no further one is needed.
-        mixed = None
-        for k in reversed(range(self.sources.shape[1])):
+        assert isinstance(self.masks, Tensor)
+        count = self.sources.shape[1]
+        mixed, visible = self._source(grid, count - 1, channels_last)
+        if count == 2 and self.warp is None and grid.dtype == self.masks.dtype:
+            # Nothing comes from outside, so that the two shares sum to 1, and one pass over the images is enough.
+            return _between(mixed, self._rows(grid, 0), self._share(0, grid, None, channels_last))
+        mixed = _product(mixed, self._share(count - 1, grid, visible, channels_last), own=count > 1)
+        for k in reversed(range(count - 1)):
             source, visible = self._source(grid, k, channels_last)
-            share = self._share(k, grid, visible, channels_last)
-            mixed = _product(source, share, own=k > 0) if mixed is None else _add_product(mixed, source, share)
-        assert mixed is not None
+            mixed = _add_product(mixed, source, self._share(k, grid, visible, channels_last))
         return mixed.to(grid.dtype)
 
     def _paste(self, grid: Tensor, channels_last: bool) -> Tensor:
@@ -199,7 +203,7 @@ class MixPlan:
 
     def _source(self, grid: Tensor, k: int, channels_last: bool) -> tuple[Tensor, Tensor | None]:
         """Source ``k`` of every output, moved to its place; and which pixels lie inside it, if not all do."""
-        if self.warp is None:
+        if self.warp is None or not self.warp.moves(k):
             return self._rows(grid, k), None
         height, width = _sides(grid, channels_last)
         index, visible = self.warp.index(k, height, width)
@@ -325,9 +329,12 @@ def check_class_indices(labels: Tensor, num_classes: int) -> None:
     """Class indices must be [B] integers below ``num_classes``; values are looked at only where that waits for no device."""
     if labels.dtype == torch.bool or labels.is_complex() or labels.ndim != 1:
         raise ValueError(f"labels must be class indices [B] or soft labels [B, C] in floating point, got {describe(labels)}")
-    if labels.device.type == "cpu" and labels.numel() and not (0 <= int(labels.min()) and int(labels.max()) < num_classes):
+    if labels.device.type != "cpu" or not labels.numel():
+        return
+    least, most = (int(label) for label in labels.aminmax())
+    if least < 0 or most >= num_classes:
         raise ValueError(
-            f"labels range from {int(labels.min())} to {int(labels.max())}, but there are {num_classes} classes (0 to {num_classes - 1}); "
+            f"labels range from {least} to {most}, but there are {num_classes} classes (0 to {num_classes - 1}); "
             "set num_classes to the number of classes, or number the classes from 0"
         )
 
@@ -336,6 +343,10 @@ def _product(source: Tensor, share: Tensor, *, own: bool) -> Tensor:
     if not own or source.requires_grad or source.dtype != share.dtype:
         return source * share
     return source.mul_(share)
+
+
+def _between(own: Tensor, other: Tensor, share: Tensor) -> Tensor:
+    return own.lerp(other, share) if own.requires_grad or other.requires_grad else own.lerp_(other, share)
 
 
 def _add_product(total: Tensor, source: Tensor, share: Tensor) -> Tensor:

@@ -61,7 +61,8 @@ class InputGradient(Saliency):
             return gradient.abs().mean(dim=1)
         # Gradients below 1e-19 would vanish when squared, so each image is brought to a peak of 1 first. A peak of 0 or inf is left to
         # `normalise`, which makes a uniform map of it.
-        peak = gradient.abs().amax(dim=(1, 2, 3), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+        highest, lowest = gradient.amax(dim=(1, 2, 3), keepdim=True), gradient.amin(dim=(1, 2, 3), keepdim=True)
+        peak = torch.maximum(highest, -lowest).clamp_min_(torch.finfo(torch.float32).tiny)
         # Not torch.linalg.vector_norm: along a strided axis it is some eighty times slower than the same thing written out.
         return (gradient / peak).square_().sum(dim=1).sqrt_().mul_(peak[:, 0])
 

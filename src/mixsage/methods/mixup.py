@@ -39,6 +39,6 @@ class Mixup(Mixer):
 def blend_plan(batch: int, alpha: float, per_sample: bool, generator: Generator | None) -> MixPlan:
     """A plan on the CPU that blends whole images with shares from Beta(alpha, alpha)."""
     partners = sampling.partners(batch, generator)
-    share = sampling.beta(alpha, batch if per_sample else 1, generator).expand(batch)
-    weights = torch.stack([share, 1 - share], dim=1)
+    share = sampling.beta(alpha, batch if per_sample else 1, generator)
+    weights = torch.stack([share, 1 - share], dim=1).expand(batch, 2)
     return MixPlan(sources=pair(partners), masks=weights[:, :, None, None], weights=weights)

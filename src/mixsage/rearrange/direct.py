@@ -59,15 +59,24 @@ def _harmonic_sums(first: Tensor, second: Tensor, shifts: Tensor) -> Tensor:
 
 def _visit(first: Tensor, second: Tensor, overlaps: list[tuple[slice, slice, slice, slice]]) -> Tensor:
     """The sums [N, B] of pairs that fit in the cache together."""
-    # The batch goes last, so that the runs that a kernel works along are long however thin the overlap is.
-    one_over_first = first.permute(1, 2, 0).reciprocal().contiguous()
-    one_over_second = second.permute(1, 2, 0).reciprocal().contiguous()
-    scratch = torch.empty_like(one_over_first).flatten()
-    batch = len(first)
+    one_over_first, one_over_second = _one_over(first), _one_over(second)
+    scratch = torch.empty_like(one_over_first)
+    batch, strides = len(first), one_over_first.stride()
     sums = first.new_empty(len(overlaps), batch)
-    for n, (rows, moved_rows, columns, moved_columns) in enumerate(overlaps):
+    # The views by their strides: of small maps, slicing would take longer than the arithmetic.
+    for (rows, moved_rows, columns, moved_columns), total in zip(overlaps, sums.unbind(), strict=True):
         shape = (rows.stop - rows.start, columns.stop - columns.start, batch)
-        both = scratch[: shape[0] * shape[1] * batch].view(shape)
-        torch.add(one_over_first[rows, columns], one_over_second[moved_rows, moved_columns], out=both)
-        torch.sum(both.reciprocal_().view(-1, batch), dim=0, out=sums[n])
+        both = scratch.as_strided(shape, (shape[1] * batch, batch, 1))
+        start, moved_start = (
+            down.start * strides[0] + right.start * strides[1] for down, right in ((rows, columns), (moved_rows, moved_columns))
+        )
+        torch.add(
+            one_over_first.as_strided(shape, strides, start), one_over_second.as_strided(shape, strides, moved_start), out=both
+        )
+        torch.sum(both.reciprocal_(), dim=(0, 1), out=total)
     return sums
+
+
+def _one_over(maps: Tensor) -> Tensor:
+    """1/a, [H, W, B]: the batch goes last, so that the runs that a kernel works along are long however thin the overlap is."""
+    return maps.flatten(1).t().clone(memory_format=torch.contiguous_format).reciprocal_().view(*maps.shape[1:], len(maps))
