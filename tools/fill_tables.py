@@ -1,5 +1,5 @@
 """Fill the tables that stand between marks in README.md and docs from benchmarks/results/bench_cpu.json, which `mixsage bench` wrote,
-and from what scripts in benchmarks wrote beside it: solvers_cpu.json, search_regret.json, fit_engines_cpu.json.
+and from what scripts in benchmarks wrote beside it: solvers_cpu.json, search_regret.json, fit_engines_cpu.json, integrations_cpu.jsonl.
 
 python tools/fill_tables.py             write them
 python tools/fill_tables.py --check     say which documents disagree with the results, and fail if any does
@@ -12,11 +12,12 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # where a test loads this file, its neighbours are not on the path
 
+import integration_tables
 import search_tables
 import solver_tables
 
@@ -29,6 +30,8 @@ UNKNOWN = "–"
 """What stands where nothing was measured."""
 UNMEASURED = "Not measured yet."
 """What stands in place of a table."""
+CARDS = ("mixup", "cutmix", "manifold", "saliencymix", "puzzlemix", "comixup")
+"""The cards that say what a step costs; SAGE's says more."""
 
 
 def methods(old: str, results: Results | None) -> str:
@@ -56,6 +59,34 @@ def search_cost(old: str, results: Results | None) -> str:
     return "\n".join([_numbers(results, found), "", *settings, *lines])
 
 
+def step_cost(names: Mapping[str, str], results: Results | None) -> str:
+    """A card's sentence on what a step costs: rows of the comparison `steps`, and what is said of each."""
+    found = {name: None if results is None else results.row("steps", name) for name in names}
+    if results is None or None in found.values():
+        return UNMEASURED
+    ratios = (
+        f"**{row.spread.median:.2f}** times a plain one{names[name]} (5 % to 95 % of {row.spread.count} rounds: {row.spread.low:.2f} to {row.spread.high:.2f})"
+        for name, row in found.items()
+        if row is not None
+    )
+    setting = next(one.setting for one in results.comparisons if one.name == "steps")
+    return f"A step takes {', '.join(ratios)}: `mixsage bench steps`; {setting}; {machine(results.machine).split(';')[0]}."
+
+
+def sage_cost(results: Results | None) -> str:
+    """SAGE's sentences: both forms, and what comes beside the passes."""
+    whole, memory = (None if results is None else results.row("overhead", name) for name in ("whole", "memory 32"))
+    if whole is None or memory is None:
+        return UNMEASURED
+    spread = whole.spread
+    return (
+        f"{step_cost({'sage': '', 'sage one pass': ' in one pass'}, results)}\n\n"
+        f"What comes beside the two passes (smoothing, normalising, searching, mixing, targets) takes **{number(whole, spread.median)}** of one forward "
+        f"and backward pass ({number(whole, spread.low)} to {number(whole, spread.high)}), and {memory.spread.median:.1f} copies of the batch of extra memory "
+        "at its peak: `mixsage bench overhead`."
+    )
+
+
 TABLES: dict[str, Callable[[str, Results | None], str]] = {
     "methods": methods,
     "bench": bench,
@@ -63,6 +94,9 @@ TABLES: dict[str, Callable[[str, Results | None], str]] = {
     "search-regret": lambda old, results: search_tables.regret(search_tables.known(search_tables.REGRET)),
     "search-rescored": lambda old, results: search_tables.rescored(search_tables.known(search_tables.REGRET)),
     "search-model": lambda old, results: search_tables.model(search_tables.known(search_tables.MODEL)),
+    "cost-sage": lambda old, results: sage_cost(results),
+    **{f"cost-{name}": lambda old, results, name=name: step_cost({name: ""}, results) for name in CARDS},  # type: ignore[misc]  # the default binds the loop's variable
+    "integrations": lambda old, results: integration_tables.overhead(),
     "solvers-puzzle": lambda old, results: solver_tables.puzzle(solver_tables.known()),
     "solvers-comixup": lambda old, results: solver_tables.comixup(solver_tables.known()),
 }

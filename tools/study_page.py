@@ -17,7 +17,7 @@ from mixsage.study.statistics import compare
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "studies" / "cifar10-5k" / "records.jsonl"
-COSTS = ROOT / "benchmarks" / "results" / "steps_cpu.json"
+COSTS = ROOT / "benchmarks" / "results" / "bench_cpu.json"
 TITLE = "The small study"
 BEGIN, END = "<!-- study: begin -->", "<!-- study: end -->"
 HEADS = ("arm", "accuracy (%)", "less no mixing", "perturbed (%)", "calibration error (%)", "cost in plain steps")

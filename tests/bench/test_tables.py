@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -67,6 +68,18 @@ def test_all_numbers_stand_beside_their_goals_and_their_machine() -> None:
     assert "| 1 | ≤ 1.08 | miss |" in text
     assert "Measured on: m, 2 threads of 2 cores, load 0.1" in text and "- steps: a note" in text
     assert "old" not in text and tables.filled(text, RESULTS) == text
+
+
+def test_a_card_says_what_a_step_costs() -> None:
+    text = tables.filled("<!-- cost-mixup: begin -->\nold\n<!-- cost-mixup: end -->", RESULTS)
+    assert tables.UNMEASURED in text, "no number that was not measured"
+    measured = replace(
+        RESULTS, comparisons=(replace(RESULTS.comparisons[0], rows=(Row(name="mixup", text="Mixup", spread=SPREAD),)),)
+    )
+    text = tables.filled(text, measured)
+    assert "**1.97** times a plain one (5 % to 95 % of 9 rounds: 1.90 to 2.10)" in text and "m, 2 threads" in text
+    for name in tables.CARDS:
+        assert f"<!-- cost-{name}: begin -->" in (ROOT / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")
 
 
 def test_other_marks_stay() -> None:
