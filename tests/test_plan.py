@@ -371,11 +371,14 @@ BOX = torch.tensor([[0, 0, 2, 2]])
         ({"sources": SOURCES.int()}, r"sources must be \[B, K\] int64, got \[2, 2\] int32"),
         (
             {"masks": torch.full((2, 2), 0.5), "weights": torch.full((2, 2), 0.5)},
-            r"masks must be \[B, K, h, w\] = \[2, 2, h, w\], got \[2, 2\]",
+            r"masks must be \[B, K, h, w\] = \[2, 2, h, w\] float32, got \[2, 2\]",
         ),
-        ({"masks": torch.ones(3, 2, 1, 1)}, r"masks must be \[B, K, h, w\] = \[2, 2, h, w\], got \[3, 2, 1, 1\]"),
-        ({"masks": torch.ones(2, 3, 1, 1)}, r"masks must be \[B, K, h, w\] = \[2, 2, h, w\], got \[2, 3, 1, 1\]"),
-        ({"weights": torch.ones(2)}, r"weights must be \[B, K\] = \[2, 2\], got \[2\]"),
+        ({"masks": torch.ones(3, 2, 1, 1)}, r"masks must be \[B, K, h, w\] = \[2, 2, h, w\] float32, got \[3, 2, 1, 1\]"),
+        ({"masks": torch.ones(2, 3, 1, 1)}, r"masks must be \[B, K, h, w\] = \[2, 2, h, w\] float32, got \[2, 3, 1, 1\]"),
+        ({"masks": torch.ones(2, 2, 1, 1).double()}, r"masks must be .* float32, got \[2, 2, 1, 1\] float64"),
+        ({"masks": torch.ones(2, 2, 1, 1).long()}, r"masks must be .* float32, got \[2, 2, 1, 1\] int64"),
+        ({"weights": torch.ones(2)}, r"weights must be \[B, K\] = \[2, 2\] float32, got \[2\]"),
+        ({"weights": torch.ones(2, 2).double()}, r"weights must be .* float32, got \[2, 2\] float64"),
         (
             {"warp": Shift(torch.zeros(2, 2, dtype=torch.int64))},
             r"Shift offsets must be \[B, K, 2\] = \[2, 2, 2\] int64, got \[2, 2\] int64",

@@ -24,7 +24,10 @@ def colours(images: Tensor, mean: Sequence[float] | None = None, std: Sequence[f
             raise ValueError(
                 f"mean and std have {len(mean)} and {len(std)} values, the images {channels} channels; give one of each a channel"
             )
-        scale, shift = (torch.tensor(values).view(-1, 1, 1).to(images.device, non_blocking=True) for values in (std, mean))
+        scale, shift = (
+            torch.tensor(values, dtype=torch.float32, device="cpu").view(-1, 1, 1).to(images.device, non_blocking=True)
+            for values in (std, mean)
+        )
         pixels = torch.addcmul(shift, pixels, scale)
     return pixels.nan_to_num(nan=0.0, posinf=1.0, neginf=0.0).clamp_(0, 1)
 

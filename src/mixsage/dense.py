@@ -53,7 +53,7 @@ class MixedBoxes:
 def soft_maps(plan: MixPlan, class_maps: Tensor, num_classes: int, ignore: int) -> Tensor:
     """Shares of the classes at each pixel [B, C, H, W] float32; a source that is ignored at a pixel adds nothing there."""
     height, width = class_maps.shape[1:]
-    targets = torch.zeros(len(plan.sources), num_classes, height, width, device=class_maps.device)
+    targets = torch.zeros(len(plan.sources), num_classes, height, width, dtype=torch.float32, device=class_maps.device)
     for k in range(plan.sources.shape[1]):
         classes = _classes(plan, class_maps, k, ignore)
         known = classes != ignore
@@ -186,7 +186,7 @@ def check_boxes(plan: MixPlan, boxes: Sequence[Tensor], labels: Sequence[Tensor]
 
 def _frame(height: int, width: int, device: torch.device) -> Tensor:
     """The whole picture as a box [1, 1, 4], filled in on the device: a copy of host values would wait for it."""
-    frame = torch.zeros(1, 1, 4, device=device)
+    frame = torch.zeros(1, 1, 4, dtype=torch.float32, device=device)
     frame[..., 2].fill_(width)
     frame[..., 3].fill_(height)
     return frame

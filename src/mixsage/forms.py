@@ -40,7 +40,7 @@ class Blocks:
     def moves(self, k: int) -> bool:
         """Whether source ``k`` moves at all, as far as can be told without waiting for a device."""
         order = self.order[:, k]
-        return order.device.type != "cpu" or bool((order != torch.arange(order.shape[1])).any())
+        return order.device.type != "cpu" or bool((order != torch.arange(order.shape[1], device="cpu")).any())
 
     def index(self, k: int, height: int, width: int) -> tuple[Tensor, Tensor | None]:
         """Flat source positions [B, H·W] of source ``k``; nothing comes from outside."""
@@ -74,7 +74,7 @@ class Boxes:
         if len(self.corners) == 1 and self.corners.device.type == "cpu":  # plain numbers are quicker than tensors of one
             top, left, bottom, right = self.corners[0].tolist()
             inside = (bottom - top) * (right - left) / (self.height * self.width)
-            return torch.tensor([[1 - inside, inside]])
+            return torch.tensor([[1 - inside, inside]], dtype=torch.float32, device="cpu")
         top, left, bottom, right = self.corners.unbind(1)
         share = ((bottom - top) * (right - left)).to(torch.float32) / (self.height * self.width)
         return torch.stack([1 - share, share], dim=1)

@@ -179,7 +179,7 @@ class FabricHost(Host):
 
 def fork(generator: Generator | None, rank: int) -> Generator:
     """A new generator for one of several processes; the given one advances by one draw."""
-    seed = int(torch.randint(2**62, (), generator=generator))
+    seed = int(torch.randint(2**62, (), generator=generator, device="cpu"))
     # An odd multiplier spreads neighbouring ranks over the seeds, which share the draw above where all processes were seeded alike.
     return torch.Generator().manual_seed((seed + 0x9E3779B97F4A7C15 * rank) % 2**63)
 

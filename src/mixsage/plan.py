@@ -46,13 +46,16 @@ class MixPlan:
         self._check()
         if cast("Tensor | None", self.weights) is None:
             object.__setattr__(self, "weights", self._mean_masks())
-        if self.weights.shape != self.sources.shape:
-            raise ValueError(f"weights must be [B, K] = {list(self.sources.shape)}, got {describe(self.weights)}")
+        if self.weights.shape != self.sources.shape or self.weights.dtype != torch.float32:
+            raise ValueError(f"weights must be [B, K] = {list(self.sources.shape)} float32, got {describe(self.weights)}")
 
     @classmethod
     def identity(cls, batch: int, device: torch.device | str | None = None) -> MixPlan:
         """The plan that leaves every image as it is."""
-        return cls(sources=torch.arange(batch, device=device)[:, None], masks=torch.ones(batch, 1, 1, 1, device=device))
+        return cls(
+            sources=torch.arange(batch, device=device)[:, None],
+            masks=torch.ones(batch, 1, 1, 1, dtype=torch.float32, device=device),
+        )
 
     @property
     def is_identity(self) -> bool:
@@ -80,7 +83,7 @@ class MixPlan:
             return self._mix_soft(labels, num_classes)
         check_class_indices(labels, num_classes)
         self._check_rows(len(labels), "labels")
-        empty = torch.zeros(len(self.sources), num_classes, device=self.weights.device)
+        empty = torch.zeros(len(self.sources), num_classes, dtype=torch.float32, device=self.weights.device)
         return empty.scatter_add_(1, labels.long().take(self.sources), self.weights)
 
     def apply_masks(self, class_maps: Tensor, num_classes: int | None = None, *, hard: bool = False, ignore: int = 255) -> Tensor:
@@ -220,7 +223,7 @@ class MixPlan:
     def _rows(self, grid: Tensor, k: int) -> Tensor:
         rows = self.sources[:, k]
         # Host tensors may be looked at, as that waits for no device: the image itself then needs no copy.
-        if k == 0 and rows.device.type == "cpu" and torch.equal(rows, torch.arange(len(rows))):
+        if k == 0 and rows.device.type == "cpu" and torch.equal(rows, torch.arange(len(rows), device="cpu")):
             return grid[: len(rows)]
         return grid.index_select(0, rows)
 
@@ -264,8 +267,8 @@ class MixPlan:
                 raise ValueError(
                     f"Boxes mix 2 sources and are corners [{batch}, 4] or [1, 4] int64; got {count} sources, {describe(corners)}"
                 )
-        elif self.masks.ndim != 4 or self.masks.shape[:2] != (batch, count):
-            raise ValueError(f"masks must be [B, K, h, w] = [{batch}, {count}, h, w], got {describe(self.masks)}")
+        elif self.masks.ndim != 4 or self.masks.shape[:2] != (batch, count) or self.masks.dtype != torch.float32:
+            raise ValueError(f"masks must be [B, K, h, w] = [{batch}, {count}, h, w] float32, got {describe(self.masks)}")
         if isinstance(self.warp, Shift) and (
             self.warp.offsets.shape != (batch, count, 2) or self.warp.offsets.dtype != torch.int64
         ):

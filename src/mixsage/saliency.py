@@ -98,7 +98,7 @@ class Uniform(Saliency):
 
     def __call__(self, images: Tensor, gradient: Tensor | None = None) -> Tensor:
         """Maps of ones."""
-        return torch.ones(len(images), *images.shape[-2:], device=images.device)
+        return torch.ones(len(images), *images.shape[-2:], dtype=torch.float32, device=images.device)
 
 
 def smooth(maps: Tensor, variance: float = 1.0, size: int = 5) -> Tensor:

@@ -378,3 +378,50 @@ def test_any_shape(name, batch, channels, height, width, per_sample, seed):
     assert_valid_plan(plan, batch)
     assert_in_range(plan.apply(images), images)
     assert_targets(plan.targets(labels, CLASSES), batch)
+
+
+@pytest.fixture
+def default_type():
+    """Sets torch's default type, and puts back what it was."""
+    before = torch.get_default_dtype()
+    yield torch.set_default_dtype
+    torch.set_default_dtype(before)
+
+
+def planned_and_called(name):
+    """Plans and mixed batches of one seed, with draws for the batch and for each image, and from torch's own generator."""
+    for per_sample, generator in itertools.product((False, True), (seeded(7), None)):
+        mixer = ready(name, per_sample=per_sample)
+        images, labels, maps = BATCH_OF_DEFAULTS
+        if generator is None:
+            torch.manual_seed(7)
+        plan = mixer.plan(images, labels, saliency=maps_for(mixer, maps), generator=generator)
+        yield plan, plan.apply(images), plan.targets(labels, CLASSES)
+
+
+BATCH_OF_DEFAULTS = batch_of((9, 7), 5, 3, "index", torch.contiguous_format)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", METHODS)
+def test_the_default_type_changes_nothing(name, dtype, default_type):
+    expected = list(planned_and_called(name))
+    default_type(dtype)
+    assert_all_same(expected, list(planned_and_called(name)))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_default_device_changes_nothing(name):
+    """Choices are the host's, and the rest lies where the images do: "meta" has no values, so that whatever goes there is lost."""
+    expected = list(planned_and_called(name))
+    with torch.device("meta"):
+        found = list(planned_and_called(name))
+    assert_all_same(expected, found)
+
+
+def assert_all_same(expected, found):
+    for (plan, mixed, targets), (other_plan, other_mixed, other_targets) in zip(expected, found, strict=True):
+        assert_same_plan(plan, other_plan)
+        assert (other_mixed.dtype, other_targets.dtype) == (mixed.dtype, torch.float32)
+        assert torch.equal(mixed, other_mixed)
+        assert torch.equal(targets, other_targets)

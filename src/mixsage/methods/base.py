@@ -229,7 +229,7 @@ def soft_targets(labels: Tensor, num_classes: int) -> Tensor:
 def pair(partners: Tensor) -> Tensor:
     """The sources [B, 2] of pairs: each image, and its partner."""
     # Laid out row by row of its transpose: what reads the partners alone finds them side by side.
-    return torch.stack([torch.arange(len(partners)), partners]).T
+    return torch.stack([torch.arange(len(partners), device="cpu"), partners]).T
 
 
 def check_range(field: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:

@@ -133,7 +133,7 @@ class PuzzleMix(Mixer):
             levels=self.levels,
             weights=Weights(smoothness=self.smoothness, data_smoothness=self.data_smoothness, prior=self.prior),
         )
-        own = best_levels(problem) / (self.levels - 1)
+        own = best_levels(problem).to(torch.float32) / (self.levels - 1)
         masks = torch.stack([own, 1 - own], dim=1)
         return MixPlan(sources=sources, masks=masks, warp=self._moves(saliency, sources, masks))
 

@@ -35,7 +35,7 @@ def estimate(device: str, shape: tuple[int, int, int], shifts: Tensor) -> dict[s
 def amounts_of_work(shape: tuple[int, int, int], shifts: Tensor) -> Mapping[str, tuple[float, ...]]:
     """What the constants are multiplied with, by engine."""
     batch, height, width = shape
-    sides = torch.tensor([height, width])
+    sides = torch.tensor([height, width], device="cpu")
     overlaps = int((sides - shifts.abs()).clamp(min=0).prod(dim=1).sum())
     groups = math.ceil(batch / direct.pairs_at_a_time(height, width, 4))
     points, transforms = fourier.work(height, width, shifts)

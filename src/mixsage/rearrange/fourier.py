@@ -92,7 +92,7 @@ def surface(first: Tensor, second: Tensor, shifts: Tensor, terms: Exponentials) 
     rows, columns = (torch.arange(-far, far + 1, device=first.device) for far in reach)
     kept = overlap_grid(second, rows, columns) + first.sum(dim=(1, 2), dtype=wide(first.device))[:, None, None]
     kept, shared = (_pick(values, shifts, reach) for values in (kept.to(first.dtype), shared))
-    gone = (shifts.abs() > torch.tensor(reach)).any(dim=1)
+    gone = (shifts.abs() > torch.tensor(reach, device="cpu")).any(dim=1)
     if gone.any():  # nothing of the second map is left; the shifts lie on the host, so that this waits for nothing
         gone = gone.to(first.device, non_blocking=True)
         kept = torch.where(gone, first.sum(dim=(1, 2))[:, None], kept)
@@ -148,10 +148,10 @@ def _correlate(first: Tensor, second: Tensor, reach: list[int], terms: Exponenti
 
 def _pick(values: Tensor, shifts: Tensor, reach: list[int]) -> Tensor:
     """The values [B, N] at the shifts, of a grid [B, 2I+1, 2J+1] of them."""
-    far = torch.tensor(reach)
-    place = (shifts.clamp(-far, far) + far) @ torch.tensor([2 * reach[1] + 1, 1])
+    far = torch.tensor(reach, device="cpu")
+    place = (shifts.clamp(-far, far) + far) @ torch.tensor([2 * reach[1] + 1, 1], device="cpu")
     flat = values.flatten(1)
-    if torch.equal(place, torch.arange(flat.shape[1])):
+    if torch.equal(place, torch.arange(flat.shape[1], device="cpu")):
         return flat
     return flat.index_select(1, place.to(values.device, non_blocking=True))
 
@@ -165,7 +165,7 @@ def _best_within_bounds(first: Tensor, second: Tensor, shifts: Tensor) -> tuple[
     values = _rescore(first, second, pair, shifts[place])
     highest = values.new_full((len(first),), -torch.inf).scatter_reduce(0, pair, values, "amax")
     earliest = place.masked_fill(values < highest[pair], len(shifts))
-    return torch.full((len(first),), len(shifts)).scatter_reduce(0, pair, earliest, "amin"), highest
+    return torch.full((len(first),), len(shifts), device="cpu").scatter_reduce(0, pair, earliest, "amin"), highest
 
 
 def _thin(first: Tensor, second: Tensor, shifts: Tensor) -> Tensor:

@@ -154,15 +154,15 @@ def _in_two_steps(
     memory: float | None,
 ) -> Found:
     """On reduced maps first; then every pixel between the neighbours of the shift that was found there."""
-    sides = torch.tensor(first.shape[-2:])
+    sides = torch.tensor(first.shape[-2:], device="cpu")
     limit = torch.minimum(sides - 1, (sides * max_shift + 1e-9).long())
     one, other = _reduced(first, reduce), _reduced(second, reduce)
     coarse = sample_shifts(one.shape[1], one.shape[2], portion, generator)
     coarse = coarse[((coarse * reduce).abs() <= limit).all(dim=1)]
     if not len(coarse):
-        coarse = torch.zeros(1, 2, dtype=torch.int64)
+        coarse = torch.zeros(1, 2, dtype=torch.int64, device="cpu")
     middle = reduce * best_of(one, other, coarse, engine=engine, blend=blend, memory=memory).shifts
-    steps = torch.arange(1 - reduce, reduce)
+    steps = torch.arange(1 - reduce, reduce, device="cpu")
     around = torch.cartesian_prod(steps, steps).to(middle.device, non_blocking=True)
     limit = limit.to(middle.device, non_blocking=True)
     best, value = middle, blend.value(first, second, middle)
@@ -185,7 +185,7 @@ def _within_sight(first: Tensor, shifts: Tensor) -> Tensor:
     """The shifts on the CPU. From a shift by a whole side on, nothing of the second remains: farther ones are worth the same."""
     if shifts.ndim != 2 or shifts.shape[1] != 2 or shifts.is_floating_point():
         raise ValueError(f"shifts must be [N, 2] whole numbers, rows first; got {list(shifts.shape)} {shifts.dtype}")
-    sides = torch.tensor(first.shape[-2:])
+    sides = torch.tensor(first.shape[-2:], device="cpu")
     return shifts.cpu().clamp(-sides, sides)
 
 

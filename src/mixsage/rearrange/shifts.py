@@ -32,7 +32,7 @@ def axis_shifts(size: int, max_shift: float, stride: int) -> Tensor:
     """The shifts of one axis, from the farthest up or left; 0 is always among them."""
     # The small addend undoes the rounding of products such as 0.29·100 = 28.999….
     steps = min(size - 1, math.floor(size * max_shift + 1e-9)) // stride
-    return torch.arange(-steps, steps + 1) * stride
+    return torch.arange(-steps, steps + 1, device="cpu") * stride
 
 
 def overlap(shift: int, size: int) -> tuple[slice, slice]:

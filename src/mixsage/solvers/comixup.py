@@ -49,11 +49,11 @@ class Parts:
         count = -(-batch // most)
         # Halves of inputs are looked for among three, so that there are at least three places.
         size = max(3, -(-batch // count))
-        part = torch.arange(batch) * count // batch
-        first = torch.searchsorted(part, torch.arange(count))
-        place = part * size + torch.arange(batch) - first[part]
-        rows, member = torch.zeros(count * size, dtype=torch.int64), torch.zeros(count * size, dtype=torch.bool)
-        rows[place], member[place] = torch.arange(batch), True
+        part = torch.arange(batch, device="cpu") * count // batch
+        first = torch.searchsorted(part, torch.arange(count, device="cpu"))
+        place = part * size + torch.arange(batch, device="cpu") - first[part]
+        rows, member = (torch.zeros(count * size, dtype=dtype, device="cpu") for dtype in (torch.int64, torch.bool))
+        rows[place], member[place] = torch.arange(batch, device="cpu"), True
         return cls(rows.view(count, size), member.view(count, size), place)
 
     def to(self, device: torch.device) -> Parts:
@@ -71,7 +71,8 @@ class Parts:
     def draw_members(self, shape: tuple[int, ...], generator: Generator | None) -> Tensor:
         """[P, *shape] int64: members of each part by number, all equally likely."""
         count = self.member.sum(dim=1).view(-1, *[1] * len(shape))
-        return (torch.rand(len(self.rows), *shape, generator=generator) * count).long().clamp_max(count - 1)
+        place = torch.rand(len(self.rows), *shape, generator=generator, dtype=torch.float32, device="cpu")
+        return (place * count).long().clamp_max(count - 1)
 
 
 def joint_problem(maps: Tensor, expected: Tensor, parts: Parts, side: int, weights: Weights) -> JointProblem:
@@ -87,7 +88,7 @@ def joint_problem(maps: Tensor, expected: Tensor, parts: Parts, side: int, weigh
     blocks, maps = side**2, normalise(maps)
     prior = weights.prior / blocks * torch.log(expected + 1e-8)
     apart = _distances(parts.gather(_centres(maps)), parts.member)
-    same = torch.eye(parts.rows.shape[1], device=maps.device)
+    same = torch.eye(parts.rows.shape[1], dtype=torch.float32, device=maps.device)
     return JointProblem(
         cost=-parts.gather(normalise(block_means(maps, side))) - prior[..., None, None],
         compatibility=(1 - weights.compatibility) * same + weights.compatibility * apart,

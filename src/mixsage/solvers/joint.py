@@ -118,7 +118,7 @@ class _State:
     def menu(self, *, halves: bool, apart: float) -> _Menu:
         """The choices of all outputs in the iteration to come."""
         parts, count = self.use.shape[:2]
-        choices = torch.eye(count, device=self.use.device).expand(parts, count, -1, -1)
+        choices = torch.eye(count, dtype=self.use.dtype, device=self.use.device).expand(parts, count, -1, -1)
         cost = self.cost[:, None]
         if apart:
             cost = cost + apart * _pulled_apart(self.use)[:, :, None]
@@ -158,8 +158,8 @@ def _with_halves(use: Tensor) -> tuple[Tensor, Tensor]:
     halves = torch.cat([a + others, others.sum(dim=-2, keepdim=True)], dim=-2) / 2
     # A half of something that is not used is no choice.
     rarer = torch.cat([amount[..., 1:3], amount[..., 2:3]], dim=-1)
-    surcharge = torch.where(rarer > 0, -HALF_BONUS, FORBIDDEN)
-    single = torch.eye(count, device=use.device).expand(*use.shape, -1)
+    surcharge = torch.where(rarer > 0, -HALF_BONUS, FORBIDDEN).to(use.dtype)
+    single = torch.eye(count, dtype=use.dtype, device=use.device).expand(*use.shape, -1)
     return torch.cat([single, halves], dim=-2), functional.pad(surcharge, (count, 0))
 
 

@@ -60,7 +60,7 @@ def mask_problem(
             before, after = (data[which, 0] + data[which, 1]) / 2, (data[0, which] + data[1, which]) / 2
             shown[which] = shown[which] + _beside(before, axis, first=True) + _beside(after, axis, first=False)
         smoothness.append((scale + (data[1, 0] + data[0, 1] - data[1, 1] - data[0, 0]) / 2).clamp_min(0))
-    levels_of_share = torch.arange(levels, device=images.device) / (levels - 1)
+    levels_of_share = torch.arange(levels, dtype=torch.float32, device=images.device) / (levels - 1)
     unary = torch.lerp(shown[0][..., None], shown[1][..., None], levels_of_share)
     unary = unary + (weights.prior / side**2) * _surprise(share.to(images.device), levels)[:, None, None]
     return LevelProblem(unary=unary, down=smoothness[0], across=smoothness[1])
@@ -106,6 +106,6 @@ def _surprise(share: Tensor, levels: int) -> Tensor:
     """[B or 1, L]: -log of the probability of i successes in L - 1 draws that succeed with probability ``share``."""
     draws = levels - 1
     successes = torch.arange(levels, device=share.device)
-    ways = torch.tensor([math.comb(draws, i) for i in range(levels)], dtype=torch.float32).to(share.device, non_blocking=True)
+    ways = torch.tensor([math.comb(draws, i) for i in range(levels)], dtype=torch.float32, device="cpu")
     share = share.to(torch.float32)[:, None]
-    return -torch.log(ways * share**successes * (1 - share) ** (draws - successes) + 1e-8)
+    return -torch.log(ways.to(share.device, non_blocking=True) * share**successes * (1 - share) ** (draws - successes) + 1e-8)
