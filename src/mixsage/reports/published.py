@@ -7,9 +7,7 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Any
-
-from mixsage.study.records import Record
+from typing import Any, Protocol
 
 _DEFAULTS = {
     "sage": {"truncation": "0.6", "mixed_share": "0.7", "search": "Sampled()", "blend": "Guided()", "saliency": "InputGradient()"},
@@ -38,7 +36,20 @@ def source() -> str:
     return f"{content['source']}; mean of {content['runs']} runs of {content['epochs']} epochs"
 
 
-def published(record: Record, label: str, metric: str) -> float | None:
+class _Record(Protocol):
+    """What is asked of a record. Not the class itself: the previews take their titles from here, and know nothing of records."""
+
+    @property
+    def data(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+
+def published(record: _Record, label: str, metric: str) -> float | None:
     """The paper's number for this data, model, method and metric; None where it has none, or where the arm's name says that it is more."""
     settings = record.settings
     if settings.get("per_class") is not None or settings.get("width") is not None:
