@@ -1,11 +1,13 @@
 """What `accumulate` refuses, in which words, and in what order it asks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from helpers import seeded, small_model
-from mixsage import SAGE, Host, ManifoldMixup, Mixup, accumulate
+from mixsage import SAGE, CutMix, Host, ManifoldMixup, Mixup, Uniform, accumulate
 from plain_passes import assert_gradients, gradients, mixed_targets, one_hot, precise
 from steps import CLASSES, MIXERS, by_hand, case, plus, weights_of
 
@@ -171,3 +173,69 @@ def test_order_of_the_passes(mixer, asked):
     it, host = case(dtype=torch.float32), Recording()
     accumulate(mixer, it.model, it.images, it.labels, host=host)
     assert host.asked == asked
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mixer": SAGE}, r"mixer must be a Mixer, such as SAGE\(\) or .*, got <class .*SAGE'>"),
+        ({"mixer": "sage"}, "mixer must be a Mixer, .*, got 'sage'"),
+        ({"mixer": small_model()}, "mixer must be a Mixer, .*, got Small$"),
+        ({"host": small_model()}, r"host must be a Host, such as ScalerHost\(scaler\), got Small$"),
+        ({"plan": 5}, "plan must be a MixPlan, such as the plan of an earlier step, got 5"),
+    ],
+    ids=["the class of a method", "its name", "the model first", "a model as host", "a number as plan"],
+)
+def test_parts_of_another_kind_are_refused(options, message):
+    it = case(dtype=torch.float32)
+    with pytest.raises(TypeError, match=message):
+        accumulate(**{"mixer": SAGE(), "model": it.model, "images": it.images, "labels": it.labels, **options})
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (lambda images: replace(Mixup().plan(images), layer="stge1"), "unknown layer 'stge1'; did you mean"),
+        (lambda images: CutMix().plan(images[..., 1:]), "the plan was drawn for a grid of"),
+        (lambda images: Mixup().plan(images).to("meta"), "the plan lies on meta, the pool on cpu; move the plan"),
+    ],
+    ids=["of another model", "of another size", "on another device"],
+)
+def test_a_plan_that_does_not_fit_is_refused_before_any_gradient(plan, message):
+    it = case(dtype=torch.float32)
+    with pytest.raises(ValueError, match=message):
+        accumulate(SAGE(), it.model, it.images, it.labels, plan=plan(it.images))
+    for name, tensor in gradients(it.model).items():
+        assert torch.equal(tensor, it.before[name])
+
+
+class FrozenBackbone(nn.Module):
+    """A head on features that are taken under no_grad, as linear probes are often written."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone, self.head = small_model(classes=6), nn.Linear(6, CLASSES)
+
+    def forward(self, images):
+        with torch.no_grad():
+            features = self.backbone(images)
+        return self.head(features)
+
+
+def test_a_model_that_lets_no_gradient_through_to_the_images():
+    it, model = case(dtype=torch.float32), FrozenBackbone()
+    message = r"no gradient of the loss arrived at the images.*requires_grad_\(False\) instead"
+    for mixer in (SAGE(), SAGE(mixed_share=1.0)):
+        with pytest.raises(RuntimeError, match=message):
+            accumulate(mixer, model, it.images, it.labels)
+    with pytest.raises(RuntimeError, match=message):
+        SAGE(num_classes=CLASSES)(it.images, it.labels, model=model)
+    accumulate(SAGE(saliency=Uniform()), model, it.images, it.labels)
+    accumulate(Mixup(), model, it.images, it.labels)
+
+
+@pytest.mark.parametrize("mixer", [SAGE(), Mixup()], ids=["sage", "mixup"])
+def test_a_loss_without_a_graph(mixer):
+    it = case(dtype=torch.float32)
+    with pytest.raises(RuntimeError, match="no graph to go backward through; let the criterion compute it from the logits"):
+        accumulate(mixer, it.model, it.images, it.labels, criterion=lambda logits, targets: precise(logits.detach(), targets))

@@ -13,6 +13,8 @@ from torch import Generator, Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
+from mixsage.saliency import arrived
+
 
 class Host:
     """The plain loop: call the model, run backward. Override what your loop does otherwise."""
@@ -35,8 +37,8 @@ class Host:
 
     def input_gradient(self, loss: Tensor, images: Tensor) -> Tensor:
         """The gradient of the loss with respect to the images alone, scaled where the loop scales its losses; no `.grad` is touched."""
-        (gradient,) = torch.autograd.grad(loss, images)
-        return gradient
+        (gradient,) = torch.autograd.grad(loss, images, allow_unused=True)
+        return arrived(gradient)
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Within this context gradients stay on their own process."""
@@ -162,8 +164,7 @@ class FabricHost(Host):
     def input_gradient(self, loss: Tensor, images: Tensor) -> Tensor:
         """Fabric's backward, for the images alone: it refuses a gradient that is taken past it."""
         self.fabric.backward(loss, inputs=[images])
-        assert images.grad is not None
-        return images.grad
+        return arrived(images.grad)
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Fabric's context, where there are processes to keep from reducing."""

@@ -93,6 +93,11 @@ def scalar_of(loss: object) -> Tensor:
         raise ValueError(
             f"the criterion returned {list(loss.shape)}, expected a scalar; average it, for example with reduction='mean'"
         )
+    if not loss.requires_grad:
+        raise RuntimeError(
+            "the loss has no graph to go backward through; let the criterion compute it from the logits as they are, "
+            "and some parameter of the model require a gradient"
+        )
     return loss
 
 

@@ -67,7 +67,7 @@ class MixPlan:
 
         The rows are the batch, unless the method brought rows of its own, which then follow the batch's.
         """
-        self._check_pool(pool)
+        self.check_pool(pool)
         channels_last = _is_channels_last(pool)
         grid = pool.movedim(1, -1) if channels_last else pool
         mixed = self._paste(grid, channels_last) if isinstance(self.masks, Boxes) else self._blend(grid, channels_last)
@@ -287,7 +287,8 @@ class MixPlan:
                 f"the plan mixes {len(self.sources)} images, got only {count} {things}; apply it to the batch that it was drawn for"
             )
 
-    def _check_pool(self, pool: Tensor) -> None:
+    def check_pool(self, pool: Tensor) -> None:
+        """Whether the plan can be applied to these rows: an error that says what does not fit, or nothing."""
         if not pool.is_floating_point():
             raise TypeError(f"apply mixes floating-point values, got {pool.dtype}; convert first, for example images.float() / 255")
         self._check_device(pool.device, "pool")

@@ -128,6 +128,10 @@ def normalise(maps: Tensor) -> Tensor:
 def check_maps(maps: Tensor, images: Tensor) -> None:
     """Saliency handed in must be one raw map for each image."""
     expected = (len(images), *images.shape[-2:])
+    if not isinstance(maps, Tensor):
+        raise TypeError(
+            f"saliency must be a tensor of raw maps [B, H, W] = {list(expected)}, got {type(maps).__name__}; pass torch.as_tensor(maps)"
+        )
     if maps.shape != expected:
         raise ValueError(
             f"saliency must be raw maps [B, H, W] = {list(expected)}, got {list(maps.shape)}; for maps [B, 1, H, W] pass maps.squeeze(1)"
@@ -155,7 +159,17 @@ def input_gradient(
     with torch.enable_grad(), _buffers_aside(model), evaluating(model) if mode == "eval" else nullcontext():
         logits = logits_of(model(leaf), "wrap it in a module that returns them")
         loss = scalar_of(criterion(logits, targets_of(logits)))
-        (gradient,) = torch.autograd.grad(loss, leaf)
+        (gradient,) = torch.autograd.grad(loss, leaf, allow_unused=True)
+    return arrived(gradient)
+
+
+def arrived(gradient: Tensor | None) -> Tensor:
+    """The gradient of the loss with respect to the images, if the model lets one through to them."""
+    if gradient is None:
+        raise RuntimeError(
+            "no gradient of the loss arrived at the images, so there is no saliency: a part of the model detaches them or runs under "
+            "no_grad; freeze its parameters with requires_grad_(False) instead, or take a method that looks at no gradient"
+        )
     return gradient
 
 

@@ -9,12 +9,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from mixsage import sampling
-from mixsage.hidden import mixed_at
+from mixsage.hidden import check_layers, mixed_at
 from mixsage.host import Host
 from mixsage.loss import cross_entropy, logits_of, scalar_of
-from mixsage.methods.base import CleanPass, Mixer, check_labels, soft_targets, without_autocast
+from mixsage.methods.base import CleanPass, Mixer, check_kind, check_labels, soft_targets, without_autocast
 from mixsage.plan import MixPlan
-from mixsage.saliency import Criterion, detached, evaluating
+from mixsage.saliency import Criterion, arrived, detached, evaluating
 
 _WAY_OUT = "give a host whose forward(model, images) returns them"
 
@@ -72,9 +72,11 @@ def accumulate(
         >>> step = accumulate(mixsage.SAGE(), model, images, labels)
         >>> optimizer.step(); optimizer.zero_grad(set_to_none=True)
     """
+    check_kind("mixer", mixer, Mixer, "SAGE() or Mixup(alpha=0.2)")
+    check_kind("host", host or Host(), Host, "ScalerHost(scaler)")
     mixer = mixer.bind(model)
     host = (host or Host()).bind(model)
-    _check(mixer, images, labels, plan, generator)
+    _check(mixer, model, images, labels, plan, generator)
     images = detached(images)
     mixing, generator = _begin(mixer, plan, generator, host)
     clean = mixer.clean if mixing else None
@@ -138,7 +140,7 @@ def _clean_pass(
         with without_autocast(images):
             if clean.weight:
                 host.backward(loss * (clean.weight * weight))
-                gradient = leaf.grad
+                gradient = arrived(leaf.grad) if wants_maps else None
             else:
                 gradient = host.input_gradient(loss, leaf)
     return _Pass(logits.detach(), loss.detach(), gradient)
@@ -157,12 +159,22 @@ def _mixed_pass(
     return logits.detach(), loss.detach()
 
 
-def _check(mixer: Mixer, images: Tensor, labels: Tensor, plan: MixPlan | None, generator: Generator | None) -> None:
+def _check(
+    mixer: Mixer, model: nn.Module, images: Tensor, labels: Tensor, plan: MixPlan | None, generator: Generator | None
+) -> None:
     if torch.is_inference_mode_enabled():
         raise RuntimeError("accumulate computes gradients, but torch.inference_mode() is on; call it outside of that context")
     mixer.check(images, generator)
     check_labels(labels, images)
-    if plan is not None and len(plan.sources) != len(images):
+    if plan is None:
+        return
+    check_kind("plan", plan, MixPlan, "the plan of an earlier step")
+    if len(plan.sources) != len(images):
         raise ValueError(
             f"the plan mixes {len(plan.sources)} images, got {len(images)}; replay it on the batch that it was drawn for"
         )
+    # All that a replay may stumble over, before the clean pass leaves its gradients.
+    if plan.layer is None:
+        plan.check_pool(images)
+    else:
+        check_layers(model, (plan.layer,))

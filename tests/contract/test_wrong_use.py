@@ -1,5 +1,7 @@
 """Wrong use gets an error that says what came, what was expected and the way out, in a plain call, in a plan and in a step alike."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -132,6 +134,11 @@ LOOKING = [name for name in METHODS if get(name)().source is not None and get(na
         ),
         (MAPS.transpose(1, 2), ValueError, r"saliency must be raw maps \[B, H, W\] = \[4, 16, 12\], got \[4, 12, 16\]"),
         (MAPS[:3], ValueError, r"= \[4, 16, 12\], got \[3, 16, 12\]"),
+        (
+            MAPS.numpy(),
+            TypeError,
+            r"saliency must be a tensor of raw maps .* \[4, 16, 12\], got ndarray; pass torch.as_tensor\(maps\)",
+        ),
         ((MAPS * 255).byte(), TypeError, r"saliency must be floating point, got torch.uint8; pass maps.float\(\)"),
     ],
 )
@@ -303,3 +310,12 @@ def test_messages_name_the_method_that_was_asked():
     for name in METHODS:
         with pytest.raises(TypeError, match=rf"^{get(name).__name__} mixes floating-point images"):
             named(name).plan(IMAGES.byte())
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("value", ["0.5", None, [0.5]], ids=repr)
+def test_settings_that_are_no_numbers(name, value):
+    fields = [field for field in ("prob", "alpha", "truncation", "mixed_share") if hasattr(get(name), field)]
+    for field in fields:
+        with pytest.raises(TypeError, match=rf"{field} must be a number, got {re.escape(repr(value))}"):
+            get(name)(**{field: value})

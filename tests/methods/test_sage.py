@@ -285,6 +285,8 @@ def test_a_preset_that_is_not_there():
         match=r"unknown preset of SAGE 'cifar100/wrn16-8'; did you mean 'cifar100/wrn16_8'\? valid: cifar10/preactresnet18",
     ):
         SAGE.preset("cifar100/wrn16-8")
+    with pytest.raises(ValueError, match="did you mean 'cifar10/preactresnet18'"):
+        SAGE.preset("cifar10")
 
 
 @pytest.mark.parametrize("mixed_share", [0.5, 0.7, 1.0])

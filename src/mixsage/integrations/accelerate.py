@@ -9,6 +9,7 @@ from torch import Generator, Tensor, nn
 
 from mixsage.errors import not_installed
 from mixsage.host import Host, fork
+from mixsage.saliency import arrived
 
 try:
     from accelerate import Accelerator, DistributedType  # type: ignore[import-untyped]  # it comes without types
@@ -52,8 +53,7 @@ class AccelerateHost(Host):
     def input_gradient(self, loss: Tensor, images: Tensor) -> Tensor:
         """The Accelerator's backward, for the images alone."""
         self.accelerator.backward(loss, inputs=[images])
-        assert images.grad is not None
-        return images.grad
+        return arrived(images.grad)
 
     def no_sync(self) -> AbstractContextManager[None]:
         """The Accelerator's context, where there are processes to keep from reducing."""

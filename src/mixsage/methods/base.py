@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 import torch
@@ -234,6 +235,7 @@ def pair(partners: Tensor) -> Tensor:
 
 def check_range(field: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
     """A setting must lie in its range."""
+    _check_number(field, value)
     if not (low < value <= high if open_low else low <= value <= high):
         raise ValueError(f"{field} must lie in {'(' if open_low else '['}{low}, {high}], got {value}")
 
@@ -241,7 +243,11 @@ def check_range(field: str, value: float, low: float, high: float, *, open_low: 
 def check_kind(field: str, value: object, kind: type, examples: str) -> None:
     """A part that a method is composed with must be one of its kind: a value, not its class and not its name."""
     if not isinstance(value, kind):
-        raise TypeError(f"{field} must be a {kind.__name__}, such as {examples}, got {value!r}")
+        shown = repr(value)
+        # A whole model may come by mistake, which prints as a page.
+        raise TypeError(
+            f"{field} must be a {kind.__name__}, such as {examples}, got {shown if len(shown) < 100 else type(value).__name__}"
+        )
 
 
 def _check_count(field: str, value: object, at_least: int) -> None:
@@ -251,7 +257,13 @@ def _check_count(field: str, value: object, at_least: int) -> None:
         raise ValueError(f"{field} must be at least {at_least}, got {value}")
 
 
+def _check_number(field: str, value: object) -> None:
+    if not isinstance(value, Real):
+        raise TypeError(f"{field} must be a number, got {value!r}")
+
+
 def check_positive(field: str, value: float) -> None:
     """A setting must be a positive, finite number."""
+    _check_number(field, value)
     if not 0 < value < float("inf"):
         raise ValueError(f"{field} must be positive and finite, got {value}")
