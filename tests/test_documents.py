@@ -1,13 +1,14 @@
 """What the documents name is there: links, files, commands with their flags, targets of make. Their Python is run by the tests as well."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("tyro")
 
-from mixsage import cli
+from mixsage import Mixer, available, cli, get
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -61,6 +62,13 @@ def test_targets_of_make_exist(page):
 def test_every_page_is_in_the_navigation():
     listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     assert listed == {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+
+
+@pytest.mark.parametrize("name", available())
+def test_a_card_has_every_setting_of_its_method(name):
+    settings = text_of(f"docs/methods/{name}.md").partition("\n## Settings\n")[2].partition("\n## ")[0]
+    common = {field.name for field in fields(Mixer)}
+    assert not [field.name for field in fields(get(name)) if field.name not in common and f"`{field.name}`" not in settings]
 
 
 def test_the_checks_find_what_is_wrong():
