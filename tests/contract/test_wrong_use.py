@@ -205,6 +205,15 @@ def test_a_model_that_infers_only():
     )
 
 
+def test_a_model_that_is_a_function():
+    model = small_model(3, CLASSES)
+    calls = [
+        lambda: SAGE(num_classes=CLASSES)(IMAGES, LABELS, model=model.forward),
+        lambda: accumulate(ManifoldMixup(), model.forward, IMAGES, LABELS),
+    ]
+    assert_refused(calls, TypeError, "model must be a Module, such as the network that you train, got ")
+
+
 def each(logits, targets):
     return nn.functional.cross_entropy(logits, targets, reduction="none")
 

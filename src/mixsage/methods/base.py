@@ -180,6 +180,7 @@ class Mixer(ABC):
             )
 
     def _gradient(self, model: nn.Module, images: Tensor, labels: Tensor, criterion: Criterion) -> Tensor:
+        check_kind("model", model, nn.Module, "the network that you train")
         clean = self.clean or CleanPass()
         return input_gradient(
             model, images, lambda logits: soft_targets(labels, logits.shape[1]), clean.criterion or criterion, clean.mode

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from mixsage import sampling
 from mixsage.hidden import check_layers, find_stages
-from mixsage.methods.base import Mixer, check_positive
+from mixsage.methods.base import Mixer, check_kind, check_positive
 from mixsage.methods.mixup import blend_plan
 from mixsage.plan import MixPlan
 
@@ -47,6 +47,7 @@ class ManifoldMixup(Mixer):
 
     def bind(self, model: nn.Module) -> ManifoldMixup:
         """These settings with the layers of this model."""
+        check_kind("model", model, nn.Module, "the network that you train")
         if self.layers is not None:
             check_layers(model, self.layers)
             return self
