@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from helpers import ENGINES_HERE, seeded
 from mixsage import SAGE
@@ -84,6 +85,36 @@ def test_a_budget_is_kept(engine):
         search(first, second, 1.0, engine=engine, memory=0.01)
 
 
+def peak(work):
+    """MiB that the work has allocated at once, and not held before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as log:
+        work()
+    sizes = [event.nbytes() for event in log.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return max(itertools.accumulate(sizes)) / 2**20
+
+
+@pytest.mark.parametrize("flat", [False, True], ids=["maps", "plateau"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"portion": 0.01, "engine": "direct"},
+        {"portion": 1.0, "engine": "fourier"},
+        {"portion": 1.0, "reduce": 2},
+        {"portion": 1.0, "reduce": 3, "blend": Paste()},
+    ],
+    ids=lambda options: ", ".join(map(str, options.values())),
+)
+def test_what_is_allocated_stays_within_the_budget(options, flat):
+    batch = 300 if "reduce" in options else 100
+    maps = (torch.full((batch, 48, 48), 0.5),) * 2 if flat else pair(batch, 48, 48)
+    assert peak(lambda: search(*maps, **options, memory=8)) < 1.15 * 8
+
+
+def test_values_by_the_fine_sum_stay_within_the_budget():
+    maps, shifts = pair(100, 48, 48), sample_shifts(48, 48, 0.01, seeded())
+    assert peak(lambda: total_saliency(*maps, shifts, engine="fourier", memory=8)) < 1.15 * 8
+
+
 @pytest.mark.parametrize("blend", BLENDS, ids=["guided", "paste"])
 @pytest.mark.parametrize("reduce", [2, 3])
 @pytest.mark.parametrize("max_shift", [1.0, 0.4])
@@ -102,6 +133,16 @@ def test_reduced_search(blend, reduce, max_shift):
     for b in range(len(first)):
         own = best_of(first[b : b + 1], second[b : b + 1], found.shifts[b : b + 1], blend=blend, engine="direct")
         assert float(found.values[b]) == pytest.approx(float(own.values), rel=1e-6)
+
+
+def test_a_reduced_search_tries_its_portion_of_what_max_shift_leaves():
+    """Between equal flat maps every shift keeps as much, so that the one that was drawn is returned: all are drawn alike."""
+    flat = torch.full((1, 32, 32), 2.0**-11)
+    generator, times = seeded(), 250
+    found = [search(flat, flat, 0.01, reduce=4, max_shift=0.25, generator=generator).shifts[0].tolist() for _ in range(times)]
+    kinds = {(row, column) for row in range(-8, 9, 4) for column in range(-8, 9, 4)}
+    assert {tuple(shift) for shift in found} == kinds
+    assert found.count([0, 0]) < 3 * times / len(kinds)
 
 
 def test_reduced_search_of_what_a_block_holds():
@@ -134,12 +175,25 @@ def test_sage_keeps_the_partner_in_the_picture():
     assert plan.warp.offsets.abs().amax() > 0
 
 
+@pytest.mark.parametrize("dtypes", [(torch.float16,) * 2, (torch.bfloat16,) * 2, (torch.float32, torch.float64)])
+def test_maps_are_single_or_double_precision(dtypes):
+    """The reciprocals of half precision overflow, and what the engines answered of such maps would be wrong, or an error of torch's."""
+    first, second = (maps.to(dtype) for maps, dtype in zip(pair(), dtypes, strict=True))
+    for use in (search, lambda *maps: total_saliency(*maps, torch.zeros(1, 2, dtype=torch.int64))):
+        with pytest.raises(
+            TypeError, match=r"maps must both be float32, or both float64, got torch.* and torch.*; pass maps\.float\(\)"
+        ):
+            use(first, second)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"max_shift": -0.1}, r"max_shift must lie in \[0, 1\], got -0.1; 0.25 moves"),
         ({"max_shift": float("nan")}, r"max_shift must lie in \[0, 1\], got nan"),
         ({"stride": 0}, "stride must be a whole number of pixels, at least 1, got 0"),
+        ({"stride": 2.0}, "stride must be a whole number of pixels, at least 1, got 2.0"),
+        ({"reduce": "2"}, "reduce must be a whole number of pixels, at least 1, got '2'"),
         ({"reduce": 1.5}, "reduce must be a whole number of pixels, at least 1, got 1.5"),
         ({"reduce": 2, "stride": 2}, "reduce=2 refines to single pixels, which stride=2 forbids; set one of them to 1"),
         ({"memory": 0}, "memory must be a positive number of MiB, got 0; leave it out"),

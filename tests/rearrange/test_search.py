@@ -125,9 +125,10 @@ def test_searches_of_a_method(blend):
         assert shifts.dtype == torch.int64
 
 
-def test_a_search_under_autograd_keeps_no_graph():
+@pytest.mark.parametrize("reduce", [1, 2])
+def test_a_search_under_autograd_keeps_no_graph(reduce):
     first = distributions(2, 4, 4).requires_grad_()
-    found = search(first, distributions(2, 4, 4, seed=1), 0.1, generator=seeded())
+    found = search(first, distributions(2, 4, 4, seed=1), 0.1, generator=seeded(), reduce=reduce)
     assert not found.values.requires_grad
 
 

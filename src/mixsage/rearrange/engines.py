@@ -49,16 +49,21 @@ def load(name: str, first: Tensor, shifts: Tensor) -> Engine:
 
 def parts(engine: Engine, first: Tensor, second: Tensor, count: int, memory: float | None) -> Iterator[tuple[Tensor, Tensor]]:
     """The pairs, so many at a time that the engine stays within ``memory`` MiB while it tries ``count`` shifts."""
+    height, width = first.shape[-2:]
+    return within(memory, engine.bytes_per_pair(height, width, count, first.element_size()), count, first, second)
+
+
+def within(memory: float | None, each: int, count: int, first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The pairs, so many at a time that they stay within ``memory`` MiB, when ``count`` shifts of one take ``each`` bytes."""
     check_memory(memory)
     if memory is None:
         memory = _DEFAULT_MEMORY.get(first.device.type, _DEFAULT_MEMORY_ELSEWHERE)
         least = 1
     else:
         least = 0
-    height, width = first.shape[-2:]
-    each = engine.bytes_per_pair(height, width, count, first.element_size())
     pairs = max(least, int(memory * 2**20 // each))
     if not pairs:
+        height, width = first.shape[-2:]
         raise ValueError(
             f"memory={memory:g} MiB is too little for one pair of {height}×{width} under {count} shifts, which takes "
             f"{each / 2**20:.1f} MiB; allow that much, or try fewer shifts (portion, max_shift, stride, reduce)"

@@ -32,6 +32,7 @@ wherever no more than that lie within the interval of the best; otherwise it kee
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -63,9 +64,8 @@ class Surface:
 
 def total_saliency(first: Tensor, second: Tensor, shifts: Tensor) -> Tensor:
     """v [B, N] within the bound of the finer sum, from all rearrangements at once."""
-    working = first.to(wide(first.device)), second.to(wide(first.device))
-    found = surface(*working, shifts, FINE)
-    return found.lower.add_(found.upper).div_(2).to(first.dtype)
+    found = (surface(*maps, shifts, FINE) for maps in _widened(first, second))
+    return torch.cat([each.lower.add_(each.upper).div_(2).to(first.dtype) for each in found])
 
 
 def best(first: Tensor, second: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,12 +160,19 @@ def _best_within_bounds(first: Tensor, second: Tensor, shifts: Tensor) -> tuple[
     possible = _possible(surface(first, second, shifts, COARSE))
     crowded = (possible.sum(dim=1) > PLATEAU).nonzero()[:, 0]
     if len(crowded):
-        possible[crowded] = _thin(first[crowded].double(), second[crowded].double(), shifts)
+        possible[crowded] = torch.cat([_thin(*maps, shifts) for maps in _widened(first[crowded], second[crowded])])
     pair, place = possible.nonzero().unbind(1)
     values = _rescore(first, second, pair, shifts[place])
     highest = values.new_full((len(first),), -torch.inf).scatter_reduce(0, pair, values, "amax")
     earliest = place.masked_fill(values < highest[pair], len(shifts))
     return torch.full((len(first),), len(shifts), device="cpu").scatter_reduce(0, pair, earliest, "amin"), highest
+
+
+def _widened(first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The pairs in double precision, where each takes twice the memory: half of them at a time, to stay within what `bytes_per_pair` says."""
+    half = max(1, math.ceil(len(first) * first.element_size() / wide(first.device).itemsize))
+    for one, other in zip(torch.split(first, half), torch.split(second, half), strict=True):
+        yield one.to(wide(one.device)), other.to(wide(other.device))
 
 
 def _thin(first: Tensor, second: Tensor, shifts: Tensor) -> Tensor:

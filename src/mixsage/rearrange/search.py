@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from mixsage.rearrange import engines
 from mixsage.rearrange.blend import Blend, Guided
-from mixsage.rearrange.shifts import sample_shifts
+from mixsage.rearrange.shifts import axis_shifts, sample_shifts
 
 
 class Found(NamedTuple):
@@ -135,11 +135,16 @@ def check_settings(
     engines.check_memory(memory)
     if not 0 <= max_shift <= 1:
         raise ValueError(f"max_shift must lie in [0, 1], got {max_shift}; 0.25 moves the partner by a quarter of the side at most")
-    for name, value in (("stride", stride), ("reduce", reduce)):
-        if value < 1 or value != int(value):
-            raise ValueError(f"{name} must be a whole number of pixels, at least 1, got {value!r}")
+    _check_pixels("stride", stride)
+    _check_pixels("reduce", reduce)
     if reduce > 1 and stride > 1:
         raise ValueError(f"reduce={reduce} refines to single pixels, which stride={stride} forbids; set one of them to 1")
+
+
+def _check_pixels(name: str, value: object) -> None:
+    # Not 2.0 either: shifts are int64, and a whole number in floating point would make others of them.
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number of pixels, at least 1, got {value!r}")
 
 
 def _in_two_steps(
@@ -154,19 +159,26 @@ def _in_two_steps(
     memory: float | None,
 ) -> Found:
     """On reduced maps first; then every pixel between the neighbours of the shift that was found there."""
-    sides = torch.tensor(first.shape[-2:], device="cpu")
-    limit = torch.minimum(sides - 1, (sides * max_shift + 1e-9).long())
-    one, other = _reduced(first, reduce), _reduced(second, reduce)
-    coarse = sample_shifts(one.shape[1], one.shape[2], portion, generator)
-    coarse = coarse[((coarse * reduce).abs() <= limit).all(dim=1)]
-    if not len(coarse):
-        coarse = torch.zeros(1, 2, dtype=torch.int64, device="cpu")
-    middle = reduce * best_of(one, other, coarse, engine=engine, blend=blend, memory=memory).shifts
-    steps = torch.arange(1 - reduce, reduce, device="cpu")
-    around = torch.cartesian_prod(steps, steps).to(middle.device, non_blocking=True)
-    limit = limit.to(middle.device, non_blocking=True)
+    height, width = first.shape[-2:]
+    coarse = sample_shifts(height, width, portion, generator, max_shift=max_shift, stride=reduce) // reduce
+    limit = torch.tensor([int(axis_shifts(size, max_shift, 1)[-1]) for size in (height, width)], device="cpu")
+    # The values of one shift after the other: an index, and a few maps that come and go.
+    each = height * width * (4 * first.element_size() + 9)
+    found = []
+    with torch.no_grad():
+        for one, other in engines.within(memory, each, (2 * reduce - 1) ** 2, first, second):
+            small = _reduced(one, reduce), _reduced(other, reduce)
+            middle = reduce * best_of(*small, coarse, engine=engine, blend=blend, memory=memory).shifts
+            found.append(_best_around(one, other, middle, reduce, limit.to(middle.device, non_blocking=True), blend))
+    shifts, values = zip(*found, strict=True)
+    return Found(torch.cat(shifts), torch.cat(values))
+
+
+def _best_around(first: Tensor, second: Tensor, middle: Tensor, reach: int, limit: Tensor, blend: Blend) -> Found:
+    """The best of the shifts that are less than ``reach`` away from ``middle`` [B, 2], along either axis, and no farther than ``limit`` [2]."""
+    steps = torch.arange(1 - reach, reach, device="cpu")
     best, value = middle, blend.value(first, second, middle)
-    for step in around:
+    for step in torch.cartesian_prod(steps, steps).to(middle.device, non_blocking=True):
         shifts = (middle + step).clamp(-limit, limit)
         kept = blend.value(first, second, shifts)
         best = torch.where((kept > value)[:, None], shifts, best)
@@ -194,3 +206,6 @@ def _check(first: Tensor, second: Tensor) -> None:
         raise ValueError(
             f"maps must be two floating-point tensors [B, H, W] of one shape, got {list(first.shape)} and {list(second.shape)}"
         )
+    if first.dtype != second.dtype or first.dtype not in {torch.float32, torch.float64}:
+        # The reciprocals of half precision overflow at the values that maps have, and transforms know no half precision on a CPU.
+        raise TypeError(f"maps must both be float32, or both float64, got {first.dtype} and {second.dtype}; pass maps.float()")
