@@ -413,6 +413,11 @@ def _bench(given: list[str]) -> int:
         from mixsage.reports.figures.style import check_format
 
         check_format(asked.picture)
+    for path in (asked.json, asked.picture):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                raise ValueError(f"{path} is a folder; name a file in it")
     settings = bench.Settings(device=torch.device(asked.device), rounds=asked.rounds, quick=asked.quick)
     found, machine = [], bench.machine_of(settings)
     print(text.machine(machine) + "\n")

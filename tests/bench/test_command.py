@@ -43,6 +43,18 @@ def test_errors_name_the_way_out(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("flag", "name"), [("--json", "kept"), ("--picture", "kept.svg")])
+def test_a_folder_in_the_place_of_a_file_is_said_before_anything_is_measured(
+    flag: str, name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / name).mkdir()
+    assert main(["bench", "recipe", flag, str(tmp_path / name)]) == 2
+    said = capsys.readouterr()
+    assert f"{name} is a folder; name a file in it" in said.err
+    assert "recipe:" not in said.out
+
+
 def test_a_missing_device_is_said_at_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["bench", "recipe", "--device", "cuda"]) == 2
