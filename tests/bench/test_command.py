@@ -24,6 +24,7 @@ def test_it_prints_writes_and_draws(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [found.name for found in results.comparisons] == ["growth", "recipe"]
     assert results.settings == {"device": "cpu", "rounds": 1, "quick": True}
     assert svg.read_text().startswith("<?xml")
+    assert "(goal ≤ 2.3; 1 round)" in svg.read_text()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from mixsage.bench.results import Curve, Results, Row
-from mixsage.bench.text import goal, machine, number
+from mixsage.bench.text import goal, machine, number, rounds
 from mixsage.reports.figures.style import FAINT, IMAGE, INK, LINE, OTHERS, PARTNER, new_figure
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _goals(axes: Axes, rows: list[Row]) -> None:
         axes.plot([min(low, high), max(low, high)], [place, place], color=colour, linewidth=2, solid_capstyle="butt", zorder=2)
         axes.plot([median], [place], marker="o" if row.met else "X", color=colour, markersize=8, markeredgecolor="white", zorder=3)
         axes.annotate(
-            f"{number(row, row.spread.median)}  (goal {goal(row)})",
+            f"{number(row, row.spread.median)}  (goal {goal(row)}; {rounds(row)})",
             (1, place),
             xytext=(8, 0),
             xycoords=("axes fraction", "data"),

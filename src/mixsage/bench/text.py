@@ -36,6 +36,11 @@ def goal(row: Row) -> str:
     return f"{'≥' if row.at_least else '≤'} {shown}"
 
 
+def rounds(row: Row) -> str:
+    """How often the number was measured."""
+    return "1 round" if row.spread.count == 1 else f"{row.spread.count} rounds"
+
+
 def verdict(row: Row, *, quick: bool = False) -> str:
     """Whether the goal is met; of a quick run nothing can be said."""
     if row.met is None or quick:
