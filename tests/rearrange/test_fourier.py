@@ -90,6 +90,18 @@ def test_hostile_maps_with_every_engine(engine, name, height, width):
     assert float(found.values) == pytest.approx(float(every_v(first, second, found.shifts)), rel=1e-6, abs=DENORMAL)
 
 
+@pytest.mark.parametrize("engine", ENGINES_HERE)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_maps_that_are_not_finite_spoil_their_own_pair_only(engine, value):
+    first, second = 0.4 * random_maps(3, 6, 9, 1), 0.6 * random_maps(3, 6, 9, 2)
+    expected = search(first, second, 1.0, engine="direct")
+    first[1, 2, 3] = value
+    found = search(first, second, 1.0, engine=engine)
+    assert not found.values[1].isfinite()
+    assert torch.equal(found.shifts[[0, 2]], expected.shifts[[0, 2]])
+    torch.testing.assert_close(found.values[[0, 2]], expected.values[[0, 2]], rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("engine", ["auto", *ENGINES_HERE])
 @pytest.mark.parametrize(("height", "width"), [(16, 16), (8, 32)])
 def test_of_ties_everywhere_the_earliest_wins(engine, height, width):

@@ -158,7 +158,10 @@ def _pick(values: Tensor, shifts: Tensor, reach: list[int]) -> Tensor:
 
 def _best_within_bounds(first: Tensor, second: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor]:
     possible = _possible(surface(first, second, shifts, COARSE))
-    crowded = (possible.sum(dim=1) > PLATEAU).nonzero()[:, 0]
+    count = possible.sum(dim=1)
+    # Of maps that hold NaN nothing is known: as with the direct engine, the first shift stands for all, and its value says it.
+    possible[:, 0] |= count == 0
+    crowded = (count > PLATEAU).nonzero()[:, 0]
     if len(crowded):
         possible[crowded] = torch.cat([_thin(*maps, shifts) for maps in _widened(first[crowded], second[crowded])])
     pair, place = possible.nonzero().unbind(1)
