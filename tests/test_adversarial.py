@@ -87,6 +87,22 @@ def test_the_plan_mixes_disturbed_images(layout):
     assert plan.undisturbed.apply(torch.rand(3, 7, 8, 8)).shape == (3, 7, 8, 8)
 
 
+@pytest.mark.parametrize("disturbed", [[[1.0, 0.0]], [[0.0, 1.0]], [[1.0, 1.0]], [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]])
+@pytest.mark.parametrize("side", [1, 2])
+def test_blocks_that_stay_where_they_are_are_disturbed_alike(disturbed, side):
+    """Without moves, and where one of the two images only has noise."""
+    draw = seeded()
+    pool, noise = torch.rand(3, 2, 4, 4, generator=draw), torch.rand(3, 2, 4, 4, generator=draw)
+    own, sources = torch.rand(3, side, side, generator=draw), torch.tensor([[0, 2], [1, 0], [2, 1]])
+    happened = torch.tensor(disturbed)
+    plan = DisturbedPlan(sources=sources, masks=torch.stack([own, 1 - own], 1), noise=noise, disturbed=happened)
+    wanted = torch.zeros(3, 2, 4, 4)
+    for k in (0, 1):
+        share = torch.nn.functional.interpolate(plan.masks[:, k : k + 1], size=4)
+        wanted += share * (pool[sources[:, k]] + happened[:, k].view(-1, 1, 1, 1) * noise[sources[:, k]])
+    torch.testing.assert_close(plan.apply(pool), wanted)
+
+
 def test_it_refuses_what_the_noise_does_not_fit():
     images, labels = batch()
     step = mixsage.accumulate(always(), small_model(), images, labels, generator=seeded())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Generator, Tensor
 
 from mixsage.colours import colours
-from mixsage.plan import MixPlan
+from mixsage.plan import Blocks, MixPlan, Shift
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,9 +33,22 @@ class DisturbedPlan(MixPlan):
                 f"this plan disturbs images {list(self.noise.shape)}, got {list(pool.shape)}; for anything else, apply plan.undisturbed"
             )
         assert isinstance(self.masks, Tensor)
-        noise = replace(self.undisturbed, masks=self.masks * self.disturbed[:, :, None, None]).apply(self.noise)
         mixed = super().apply(pool)
-        return mixed + noise.to(mixed.dtype)
+        for k in range(self.sources.shape[1]):
+            mixed = mixed + self._noise_of(k).to(mixed.dtype)
+        return mixed
+
+    def _noise_of(self, k: int) -> Tensor:
+        """The noise of one source, where and as much as that source shows."""
+        # One source at a time, as the shares of those that are disturbed need not sum to 1, which `apply` may rely on.
+        assert isinstance(self.masks, Tensor)
+        share = self.masks[:, k : k + 1] * self.disturbed[:, k : k + 1, None, None]
+        return MixPlan(sources=self.sources[:, k : k + 1], masks=share, warp=self._warp_of(k)).apply(self.noise)
+
+    def _warp_of(self, k: int) -> Shift | Blocks | None:
+        if isinstance(self.warp, Blocks):
+            return Blocks(self.warp.order[:, k : k + 1])
+        return None if self.warp is None else Shift(self.warp.offsets[:, k : k + 1])
 
     def to(self, device: torch.device | str) -> DisturbedPlan:
         """The same plan on another device."""
