@@ -40,6 +40,17 @@ def test_images_mix_within_their_part_only():
     assert used.sum(dim=1).max() >= 2
 
 
+@pytest.mark.parametrize("diversity", [1e4, 1e6])
+def test_a_part_that_is_filled_up_shows_no_filling_however_much_its_inputs_cost(diversity):
+    mixer = CoMixup(diversity=diversity, threshold=0.0, compatibility=1.0)
+    for count in (21, 41):
+        plan = mixer.plan(torch.randn(count, 3, 32, 32), saliency=peaked(count), generator=seeded(0))
+        parts = -(-count // 20)
+        part = torch.arange(count) * parts // count
+        assert (part[plan.sources] == part[:, None])[plan.weights > 0].all()
+        assert_valid_plan(plan, count)
+
+
 def test_outputs_differ_and_all_inputs_are_used():
     plan = CoMixup().plan(torch.randn(40, 3, 32, 32), saliency=peaked(40), generator=seeded(0))
     use = torch.zeros(40).index_add_(0, plan.sources.flatten(), plan.weights.flatten())

@@ -14,8 +14,8 @@ from torch.nn import functional
 
 HALF_BONUS = 5e-4
 """What half of each of two inputs costs less than the mean of the two, so that it is taken where they tie."""
-FORBIDDEN = 1e3
-"""More than anything else costs."""
+FORBIDDEN = 1e30
+"""More than anything else costs, whatever the weights; finite, as 0·∞ is not a number."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
