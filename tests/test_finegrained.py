@@ -131,6 +131,8 @@ def test_sage_takes_it():
 def test_mean_and_std_belong_together():
     with pytest.raises(ValueError, match="mean and std belong together"):
         FineGrained(mean=(0.5,))
+    with pytest.raises(TypeError, match=r"one value a channel, got mean=0.5, std=0.5; .*mean=\(0.5,\)"):
+        FineGrained(mean=0.5, std=0.5)
     with pytest.raises(ValueError, match="std positive"):
         FineGrained(mean=(0.5,), std=(0.0,))
     with pytest.raises(ValueError, match="one value each a channel"):

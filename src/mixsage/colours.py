@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 import torch
 from torch import Tensor
@@ -40,5 +40,8 @@ def check_statistics(mean: Sequence[float] | None, std: Sequence[float] | None) 
         )
     if mean is None or std is None:
         return
+    kept: tuple[object, ...] = (mean, std)
+    if not all(isinstance(values, Sized) for values in kept):
+        raise TypeError(f"mean and std have one value a channel, got mean={mean}, std={std}; for grey images write mean=(0.5,)")
     if len(mean) != len(std) or not all(map(math.isfinite, mean)) or not all(0 < value < math.inf for value in std):
         raise ValueError(f"mean and std must be finite, one value each a channel, std positive; got mean={mean}, std={std}")

@@ -132,6 +132,22 @@ def test_settings_out_of_range(settings, message):
         CoMixup(**settings)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"part": 2.5}, "part must be a whole number, got 2.5"),
+        ({"grid": 4.0}, "grid must be a whole number, got 4.0"),
+        ({"iterations": "4"}, "iterations must be a whole number, got '4'"),
+        ({"starts": 1.5}, "starts must be a whole number, got 1.5"),
+        ({"saliency": "finegrained"}, r"saliency must be a Saliency, such as InputGradient\(\) or Uniform\(\), got 'finegrained'"),
+        ({"saliency": FineGrained}, "saliency must be a Saliency, .*got <class"),
+    ],
+)
+def test_settings_of_another_kind(settings, message):
+    with pytest.raises(TypeError, match=message):
+        CoMixup(**settings)
+
+
 def test_dirichlet_shares():
     member = torch.ones(4000, 3, dtype=torch.bool)
     member[:, 2] = torch.arange(4000) % 2 == 0

@@ -177,7 +177,9 @@ def test_its_maps_are_gradients_of_cross_entropy_in_eval_mode():
         ({"grids": (4, 0)}, "grids must be at least 1"),
         ({"moved_block": 0}, "moved_block must be at least 1, got 0"),
         ({"colour_block": -1}, "colour_block must be at least 1"),
-        ({"levels": 1}, "levels must lie in"),
+        ({"levels": 1}, "levels must be at least 2, got 1"),
+        ({"levels": 17}, "levels must lie in"),
+        ({"grids": 4}, "grids must name at least one number of blocks, .*got 4"),
         ({"data_smoothness": 1.5}, "data_smoothness must lie in"),
         ({"smoothness": -1}, "smoothness must lie in"),
         ({"mean": (0.5,)}, "mean and std belong together"),
@@ -185,4 +187,24 @@ def test_its_maps_are_gradients_of_cross_entropy_in_eval_mode():
 )
 def test_settings_out_of_range(settings, message):
     with pytest.raises(ValueError, match=message):
+        PuzzleMix(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"grids": (2.5,)}, "grids must be a whole number, got 2.5"),
+        ({"grids": (4, "8")}, "grids must be a whole number, got '8'"),
+        ({"levels": 2.5}, "levels must be a whole number, got 2.5"),
+        ({"colour_block": None}, "colour_block must be a whole number, got None"),
+        ({"moved_block": 2.5}, "moved_block must be a whole number, got 2.5"),
+        (
+            {"saliency": "finegrained"},
+            r"saliency must be a Saliency, such as InputGradient\(mode='eval'\) or Uniform\(\), got 'finegrained'",
+        ),
+        ({"saliency": FineGrained}, "saliency must be a Saliency, .*got <class"),
+    ],
+)
+def test_settings_of_another_kind(settings, message):
+    with pytest.raises(TypeError, match=message):
         PuzzleMix(**settings)

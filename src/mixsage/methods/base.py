@@ -51,7 +51,7 @@ class Mixer(ABC):
     def __post_init__(self) -> None:
         check_range("prob", self.prob, 0, 1)
         if self.num_classes is not None:
-            _check_count("num_classes", self.num_classes, at_least=2)
+            check_count("num_classes", self.num_classes, at_least=2)
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> Self:
@@ -251,7 +251,8 @@ def check_kind(field: str, value: object, kind: type, examples: str) -> None:
         )
 
 
-def _check_count(field: str, value: object, at_least: int) -> None:
+def check_count(field: str, value: object, at_least: int) -> None:
+    """A setting must be a whole number, and not too small."""
     if not isinstance(value, int):
         raise TypeError(f"{field} must be a whole number, got {value!r}")
     if value < at_least:

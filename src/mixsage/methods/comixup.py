@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torch import Generator, Tensor
 
 from mixsage import sampling
-from mixsage.methods.base import CleanPass, Mixer, check_positive, check_range
+from mixsage.methods.base import CleanPass, Mixer, check_count, check_kind, check_positive, check_range
 from mixsage.plan import MixPlan
 from mixsage.saliency import InputGradient, Saliency
 from mixsage.solvers.comixup import Parts, Weights, inputs_of_outputs, joint_problem
@@ -56,8 +56,8 @@ class CoMixup(Mixer):
             check_range(name, getattr(self, name), 0, 1e6)
         check_range("compatibility", self.compatibility, 0, 1)
         for name, least in (("part", 2), ("grid", 1), ("iterations", 1), ("starts", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+            check_count(name, getattr(self, name), least)
+        check_kind("saliency", self.saliency, Saliency, "InputGradient() or Uniform()")
 
     @property
     def source(self) -> Saliency:

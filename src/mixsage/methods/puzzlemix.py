@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from mixsage import loss, sampling
 from mixsage.adversarial import DisturbedPlan, against, draw_disturbed
 from mixsage.colours import check_statistics, colours
-from mixsage.methods.base import CleanPass, Mixer, check_positive, check_range, pair
+from mixsage.methods.base import CleanPass, Mixer, check_count, check_kind, check_positive, check_range, pair
 from mixsage.plan import Blocks, MixPlan
 from mixsage.saliency import InputGradient, Saliency, normalise
 from mixsage.solvers import best_levels, transport
@@ -67,20 +67,20 @@ class PuzzleMix(Mixer):
         for name in ("smoothness", "prior", "distance"):
             check_range(name, getattr(self, name), 0, 1e6)
         check_range("data_smoothness", self.data_smoothness, 0, 1)
+        check_count("levels", self.levels, 2)
         check_range("levels", self.levels, 2, 16)
         check_range("adversarial", self.adversarial, 0, 1)
         check_range("epsilon", self.epsilon, 0, 1)
+        check_kind("saliency", self.saliency, Saliency, "InputGradient(mode='eval') or Uniform()")
         if self.adversarial and not self.saliency.needs_gradient:
             raise ValueError(
                 f"adversarial={self.adversarial} disturbs images by the gradient of the loss, which {type(self.saliency).__name__} "
                 "does not take; set saliency=InputGradient(mode='eval') or adversarial=0"
             )
-        if not self.grids:
-            raise ValueError("grids must name at least one number of blocks, for example grids=(2, 4, 8, 16)")
-        moved = () if self.moved_block is None else (self.moved_block,)
-        for name, sizes in {"grids": self.grids, "colour_block": (self.colour_block,), "moved_block": moved}.items():
-            if min(sizes, default=1) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        _check_grids(self.grids)
+        check_count("colour_block", self.colour_block, 1)
+        if self.moved_block is not None:
+            check_count("moved_block", self.moved_block, 1)
         check_statistics(self.mean, self.std)
 
     @property
@@ -146,6 +146,13 @@ class PuzzleMix(Mixer):
         visible = (masks > 0).repeat_interleave(parts, dim=2).repeat_interleave(parts, dim=3)
         order = transport(saliency[sources].flatten(0, 1), visible.flatten(0, 1).flatten(1), self.distance)
         return Blocks(order.view(len(sources), 2, -1))
+
+
+def _check_grids(grids: object) -> None:
+    if not (isinstance(grids, (tuple, list)) and grids):
+        raise ValueError(f"grids must name at least one number of blocks, for example grids=(2, 4, 8, 16); got {grids!r}")
+    for side in grids:
+        check_count("grids", side, 1)
 
 
 def _parts(block: int, smallest: int) -> int:
