@@ -1,6 +1,7 @@
 """Figures: every one is drawn from plain arrays, the same each time, and says what it cannot draw."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,6 +90,19 @@ def texts(figure):
 def test_the_gallery_says_what_it_shows():
     found = texts(DRAWINGS["gallery"]())
     assert {"cat", "dog", "70 %", "30 %", "↓2 ←3", "Mixup", "SAGE", "mask and shift"} <= set(found)
+
+
+def test_the_gallery_speaks_of_a_shift_only_where_something_shifts():
+    still = mix(1, None)
+    more = replace(still, names=("cat", "dog", "cow"), shares=(0.5, 0.3, 0.2))
+    for one, title, legend in (
+        (mix(1), "mask and shift", "orange where the partner does; the dashed frame"),
+        (still, "mask", "orange where the partner does."),
+        (more, "mask", "orange where any other does."),
+    ):
+        figure = figures.gallery([pair(mixes={"SAGE": one})])
+        assert title in texts(figure)
+        assert legend in " ".join(" ".join(text.get_text() for text in figure.texts).split())
 
 
 def test_the_explained_method_comes_last():

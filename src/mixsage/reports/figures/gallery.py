@@ -55,7 +55,7 @@ def gallery(pairs: Sequence[Pair], *, explained: str | None = "SAGE", title: str
     for i, pair in enumerate(pairs):
         _draw_row(figure, grid, i, pair, columns)
     shares = f"{_SHARES}, other colours: further images of the batch" if _mixes_more(pairs) else _SHARES
-    _legend(figure, size[1], f"{shares}). {_MASK}" if explained else f"{shares}).")
+    _legend(figure, size[1], f"{shares}). {_mask_text(pairs, explained)}" if explained else f"{shares}).")
     return figure
 
 
@@ -75,7 +75,8 @@ def _columns(pairs: Sequence[Pair], others: Sequence[str], explained: str | None
         columns.append((None, ""))
     if all(pair.saliency is not None for pair in pairs):
         columns += [("saliency\nof the image", "saliency"), ("saliency\nof the partner", "partner saliency")]
-    columns += [("mask and shift", f"mask:{explained}"), (explained, f"mix:{explained}")]
+    shifts = any(pair.mixes[explained].offset is not None for pair in pairs)
+    columns += [("mask and shift" if shifts else "mask", f"mask:{explained}"), (explained, f"mix:{explained}")]
     return columns
 
 
@@ -117,10 +118,17 @@ def _legend(figure: Figure, height: float, text: str) -> None:
 
 
 _SHARES = "Bars: shares of the label (blue: the image, orange: the partner"
-_MASK = (
-    "Mask: blue where the image shows, orange where the partner does; the dashed frame is the partner after its shift, which the arrow "
-    "shows."
-)
+
+
+def _mask_text(pairs: Sequence[Pair], explained: str) -> str:
+    mixes = [pair.mixes[explained] for pair in pairs]
+    others = "any other does" if any(len(mix.shares) > 2 for mix in mixes) else "the partner does"
+    frame = (
+        "; the dashed frame is the partner after its shift, which the arrow shows"
+        if any(mix.offset is not None for mix in mixes)
+        else ""
+    )
+    return f"Mask: blue where the image shows, orange where {others}{frame}."
 
 
 def _methods(pairs: Sequence[Pair]) -> list[str]:
