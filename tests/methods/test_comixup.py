@@ -51,6 +51,20 @@ def test_a_part_that_is_filled_up_shows_no_filling_however_much_its_inputs_cost(
         assert_valid_plan(plan, count)
 
 
+@pytest.fixture
+def double_precision():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def test_a_script_in_double_precision_gets_shares_of_single_precision(double_precision):
+    images, maps = torch.randn(7, 3, 16, 16).float(), peaked(7, (16, 16)).float()
+    plan = CoMixup(part=4).plan(images, saliency=maps, generator=seeded(0))
+    assert plan.masks.dtype == plan.weights.dtype == plan.apply(images).dtype == torch.float32
+    assert_valid_plan(plan, 7)
+
+
 def test_outputs_differ_and_all_inputs_are_used():
     plan = CoMixup().plan(torch.randn(40, 3, 32, 32), saliency=peaked(40), generator=seeded(0))
     use = torch.zeros(40).index_add_(0, plan.sources.flatten(), plan.weights.flatten())

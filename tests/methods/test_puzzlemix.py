@@ -126,6 +126,22 @@ def test_levels(levels):
         assert len(steps[:, 0].round().unique()) == levels
 
 
+@pytest.fixture
+def double_precision():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("side", [2, 8])
+@pytest.mark.parametrize("levels", [2, 3])
+def test_a_script_in_double_precision_gets_shares_of_single_precision(double_precision, side, levels):
+    images, maps = (values.float() for values in batch())
+    plan = PuzzleMix(grids=(side,), levels=levels).plan(images, saliency=maps, generator=seeded(0))
+    assert plan.masks.dtype == plan.weights.dtype == plan.apply(images).dtype == torch.float32
+    assert_valid_plan(plan, 6)
+
+
 def test_without_moves():
     images, maps = batch()
     plan = PuzzleMix(moved_block=None).plan(images, saliency=maps, generator=seeded(0))

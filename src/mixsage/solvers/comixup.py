@@ -86,7 +86,7 @@ def joint_problem(maps: Tensor, expected: Tensor, parts: Parts, side: int, weigh
         weights: of the terms.
     """
     blocks, maps = side**2, normalise(maps)
-    prior = weights.prior / blocks * torch.log(expected + 1e-8)
+    prior = weights.prior / blocks * torch.log(expected.float() + 1e-8)
     apart = _distances(parts.gather(_centres(maps)), parts.member)
     same = torch.eye(parts.rows.shape[1], dtype=torch.float32, device=maps.device)
     return JointProblem(
