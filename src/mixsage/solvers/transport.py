@@ -16,6 +16,9 @@ from torch import Tensor
 def transport(saliency: Tensor, visible: Tensor, distance: float) -> Tensor:
     """Which block each place shows: a permutation [B, n·n] int64 of each grid.
 
+    On the host claims go on until there are none; on a device there are n rounds, as published. That makes a difference only where moving costs next
+    to nothing, as then most blocks claim the same places.
+
     Args:
         saliency: [B, n·n] float32, not negative, of the blocks.
         visible: [B, n·n] bool, the places that the mask shows; only these count.
