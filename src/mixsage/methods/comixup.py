@@ -24,6 +24,8 @@ class CoMixup(Mixer):
         >>> step = mixsage.accumulate(CoMixup(), model, torch.rand(4, 3, 32, 32), torch.arange(4))
     """
 
+    per_sample: bool = False
+    """Makes no difference: the shares of every output are chosen for it alone, and the prior is one for each part."""
     alpha: float = 2.0
     """Concentration of the Dirichlet distribution that the inputs' shares are expected to follow [α]."""
     smoothness: float = 0.32
