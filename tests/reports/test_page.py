@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from mixsage.reports.markdown import report as markdown_report
 from mixsage.reports.page import charts, page, report
 from mixsage.study.records import Record, RecordError, append, read
 from report_records import study
@@ -85,6 +86,26 @@ def test_names_from_users_are_escaped(records):
     found = read_page(text)
     assert {link.removeprefix("#") for link in found.links} <= set(found.ids)
     assert "1 run failed" in text
+
+
+def test_names_that_look_like_formulas_are_drawn_as_they_are(records, tmp_path):
+    odd = r"for $5, not $\frac{1"
+    changed = [replace(record, arm=odd) if record.arm == "mixup" else record for record in records]
+    assert "\\frac{1" in page(changed)
+    assert report(changed, tmp_path / "page.html")
+
+
+def test_names_from_users_are_escaped_in_markdown_too(records, tmp_path):
+    evil = "a](x) `b` <script> *c*"
+    changed = [replace(record, arm=evil) if record.arm == "mixup" else record for record in records]
+    failed = replace(records[0], run="gone", status="failed", error="died\n# of `<script>`", metrics={})
+    made = markdown_report([*changed, failed], tmp_path / "my page.md", title=evil)
+    text = made[0].read_text()
+    assert text.count("<script") == 1  # as code
+    assert r"# a\](x) \`b\` &lt;script&gt; \*c\*" in text.splitlines()
+    assert "- `gone`: `` died # of `<script>` ``" in text.splitlines()
+    assert "](my%20page/accuracy-robustness.svg)" in text  # a space would end the address
+    assert (tmp_path / "my page" / "accuracy-robustness.svg").is_file()
 
 
 def test_the_files_of_a_report(records, tmp_path):

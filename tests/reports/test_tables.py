@@ -266,8 +266,18 @@ def test_markdown_keeps_its_form_whatever_names_say():
 
 def test_latex_keeps_its_form_whatever_names_say():
     text = to_latex(HOSTILE)
-    assert r"evil </td> \# \$x\$ \textbackslash{}input\{x\} line" in text
-    assert r"a \& b & c|d \\" in text
+    assert r"evil \textless{}/td\textgreater{} \# \$x\$ \textbackslash{}input\{x\} line" in text
+    assert r"a \& b & c\textbar{}d \\" in text
     assert r"1.0 $\pm$ 0.1 {\footnotesize [2]} & \textbf{--} (2 seeds) \\" in text
     assert text.splitlines()[0] == "% first second"
     assert text.count(r"\begin{tabular}{lrr}") == text.count(r"\end{tabular}") == 1
+
+
+def test_signs_that_begin_something_in_latex_or_markdown():
+    rows = (("[1] a", (Cell(text="< 0.001"),)), (r"*C:\|x", (Cell(text="2"),)))
+    table = Table(name="t", title="t", columns=("p",), rows=rows)
+    body = to_latex(table).splitlines()
+    # OT1 prints an inverted exclamation mark for "<"; after the end of a row, "[" and "*" would be that end's arguments.
+    assert r"{[}1{]} a & \textless{} 0.001 \\" in body
+    assert r"{*}C:\textbackslash{}\textbar{}x & 2 \\" in body
+    assert r"| \*C:\\\|x | 2 |" in to_markdown(table).splitlines()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from mixsage.reports import figures
 from mixsage.reports.arms import Setting, settings_of
 from mixsage.reports.page import charts
 from mixsage.reports.shown import Shown
 from mixsage.reports.tables import Cell, Table, tables
-from mixsage.reports.text import to_markdown
+from mixsage.reports.text import escape_markdown, to_markdown
 from mixsage.study.records import Record, latest
 
 RECIPE = (
@@ -63,18 +65,36 @@ def report(
 def _assembled(records: Sequence[Record], folder: str, title: str, told: Sequence[Table], shown: Sequence[Shown]) -> str:
     settings = settings_of(records)
     runs = sum(len(arm.records) for setting in settings for arm in setting.arms)
+    where = "; ".join(_running(setting.title) for setting in settings)
     parts = [
-        f"# {title}",
+        f"# {escape_markdown(title)}",
         "<!-- Written by `mixsage report`: what is changed here by hand is lost. -->",
-        f"{runs} runs on {'; '.join(setting.title for setting in settings)}. {_recipe(settings)}",
+        f"{runs} runs on {where}. {_recipe(settings)}",
         *(_section(_arms(setting)) for setting in settings),
         *(_section(table) for table in told),
-        *(f"![{one.caption.partition('.')[0]}]({folder}/{one.name}.svg)\n\n*{one.caption}*" for one in shown),
+        *(_picture(one, folder) for one in shown),
     ]
     failed = [record for record in latest(records) if record.status == "failed"]
     if failed:
-        parts += ["## Failed runs", "\n".join(f"- `{record.run}`: `{record.error}`" for record in failed)]
+        parts += ["## Failed runs", "\n".join(f"- {_code(record.run)}: {_code(str(record.error))}" for record in failed)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _picture(one: Shown, folder: str) -> str:
+    caption = escape_markdown(one.caption)
+    return f"![{caption.partition('.')[0]}]({quote(folder)}/{one.name}.svg)\n\n*{caption}*"
+
+
+def _running(text: str) -> str:
+    """Names in a sentence, where an underscore inside a word is a plain sign."""
+    return escape_markdown(text).replace(r"\_", "_")
+
+
+def _code(text: str) -> str:
+    """Text as code, on one line, between more backticks than it holds."""
+    line = " ".join(text.split())
+    fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    return f"{fence}{line}{fence}" if len(fence) == 1 else f"{fence} {line} {fence}"
 
 
 def _section(table: Table) -> str:
@@ -104,5 +124,5 @@ def _recipe(settings: Sequence[Setting]) -> str:
         for name in RECIPE:
             if given.get(name) is not None:
                 values.setdefault(name, {})[str(given[name])] = None
-    listed = ", ".join(f"`{name}` {' or '.join(found)}" for name, found in values.items())
+    listed = ", ".join(f"`{name}` {_running(' or '.join(found))}" for name, found in values.items())
     return f"Settings: {listed}." if listed else ""

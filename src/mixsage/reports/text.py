@@ -10,7 +10,7 @@ from mixsage.reports.tables import Cell, Table
 
 def to_markdown(table: Table) -> str:
     """A Markdown table under a heading, with its notes."""
-    escape = _escaper({"|": r"\|", "<": "&lt;", ">": "&gt;", "*": r"\*", "_": r"\_", "`": r"\`", "[": r"\[", "]": r"\]", "\n": " "})
+    escape = escape_markdown
     lines = ["| " + " | ".join(["", *map(escape, table.columns)]) + " |", "|" + "---|" * (len(table.columns) + 1)]
     for label, cells in table.rows:
         lines.append("| " + " | ".join([escape(label), *(_markdown_cell(cell, escape) for cell in cells)]) + " |")
@@ -28,10 +28,18 @@ def to_latex(table: Table) -> str:
         "−": "$-$",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
+        # LaTeX's old default fonts have other signs in the places of these.
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        # At the start of a row, the end of the row before would take these for its own arguments.
+        "[": "{[}",
+        "]": "{]}",
+        "*": "{*}",
     }
     escape = _escaper({**special, **{sign: "\\" + sign for sign in "&%$#_{}"}, "\n": " "})
     lines = [
-        *(f"% {note}".replace("\n", " ") for note in table.notes),
+        *("% " + " ".join(note.splitlines()) for note in table.notes),
         r"\begin{table}",
         r"\centering",
         rf"\caption{{{escape(table.heading)}}}",
@@ -43,6 +51,11 @@ def to_latex(table: Table) -> str:
     for label, cells in table.rows:
         lines.append(" & ".join([escape(label), *(_latex_cell(cell, escape) for cell in cells)]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+def escape_markdown(text: str) -> str:
+    """Text that Markdown leaves as it is, on one line."""
+    return _MARKDOWN(text)
 
 
 def _markdown_cell(cell: Cell, escape: Callable[[str], str]) -> str:
@@ -62,3 +75,8 @@ def _latex_cell(cell: Cell, escape: Callable[[str], str]) -> str:
 def _escaper(table: dict[str, str]) -> Callable[[str], str]:
     pattern = re.compile("|".join(map(re.escape, table)))
     return lambda text: pattern.sub(lambda match: table[match[0]], text)
+
+
+_MARKDOWN = _escaper(
+    {sign: "\\" + sign for sign in "\\|*_`[]"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;", "\r\n": " ", "\n": " ", "\r": " "}
+)

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from mixsage.reports.figures.style import FAINT, IMAGE, INK, LINE, OTHERS, PARTNER, new_figure
+from mixsage.reports.figures.style import FAINT, IMAGE, INK, LINE, OTHERS, PARTNER, literal, new_figure
 from mixsage.reports.pictures import Curve, Point
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ MARKERS = "osD^vPX<>dhp*"
 """A form for each arm, so that colour alone never tells them apart."""
 
 
+@literal
 def tradeoff(
     points: Sequence[Point], *, x: str, y: str, title: str | None = None, strong: str | None = "SAGE", log_x: bool = False
 ) -> Figure:
@@ -68,6 +69,7 @@ def tradeoff(
     return figure
 
 
+@literal
 def training_curves(curves: Sequence[Curve], *, y: str, title: str | None = None, strong: str | None = "SAGE") -> Figure:
     """Means over runs, a line an arm with its name at its end, and the range of its runs as a pale band.
 

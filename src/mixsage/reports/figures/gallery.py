@@ -14,6 +14,7 @@ from mixsage.reports.figures.style import (
     PARTNER,
     caption,
     heading,
+    literal,
     new_figure,
     show_map,
     show_mask,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.gridspec import GridSpec
 
 
+@literal
 def gallery(pairs: Sequence[Pair], *, explained: str | None = "SAGE", title: str | None = None) -> Figure:
     """A row a pair, a column a method; the explained method last, with saliency, mask and shift before its mix.
 

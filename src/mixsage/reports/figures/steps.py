@@ -18,6 +18,7 @@ from mixsage.reports.figures.style import (
     SURFACE,
     caption,
     heading,
+    literal,
     new_figure,
     show_map,
     show_mask,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@literal
 def pipeline(story: Story) -> Figure:
     """Figure (2): one pair from left to right: images, saliency, the offsets that were tried, mask and shift, the mix."""
     figure = new_figure(11.2, 4.6)
@@ -70,6 +72,7 @@ def pipeline(story: Story) -> Figure:
     return figure
 
 
+@literal
 def against_mixup(pair: Pair, *, names: tuple[str, str] = ("Mixup", "SAGE")) -> Figure:
     """Figure (3): mask and mix of SAGE beside those of Mixup, for one pair that has the mixes of both."""
     missing = [name for name in names if name not in pair.mixes]
@@ -96,6 +99,7 @@ def against_mixup(pair: Pair, *, names: tuple[str, str] = ("Mixup", "SAGE")) -> 
     return figure
 
 
+@literal
 def rearrangements(story: Story) -> Figure:
     """Figure (4): several offsets of one pair with the saliency v(τ) that each keeps, and the surface of all offsets."""
     shown = [story.best, *sorted(story.others, key=lambda one: -one.value)]
@@ -117,6 +121,7 @@ def rearrangements(story: Story) -> Figure:
     return figure
 
 
+@literal
 def shares(steps: Sequence[tuple[float, Mix]]) -> Figure:
     """Figure (6): the share λ of the image's own saliency rises from 0 to 1, each time with its best shift."""
     if not steps:

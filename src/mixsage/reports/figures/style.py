@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import numpy as np
 
@@ -53,6 +55,20 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), facecolor=PAPER)
     FigureCanvasAgg(figure)
     return figure
+
+
+_Given = ParamSpec("_Given")
+
+
+def literal(draw: Callable[_Given, Figure]) -> Callable[_Given, Figure]:
+    """Names come from users: a dollar sign in them is one, and does not begin a formula, which could not even be read."""
+
+    @wraps(draw)
+    def drawn(*given: _Given.args, **settings: _Given.kwargs) -> Figure:
+        with mpl.rc_context({"text.parse_math": False}):
+            return draw(*given, **settings)
+
+    return drawn
 
 
 def save(figure: Figure, path: str | Path, *, dpi: int = 160) -> Path:
