@@ -103,9 +103,9 @@ class Evaluate:
     width: int | None = None
     """Channels at the start of one of our models."""
     mean: tuple[float, ...] | None = None
-    """Mean of each channel that the weights were trained with, of pixels in [0, 1]; the data's if left out."""
+    """Mean of each channel that the weights were trained with, of pixels in [0, 1]; that of timm's published weights, or the data's, if left out."""
     std: tuple[float, ...] | None = None
-    """Standard deviation, likewise."""
+    """Standard deviation, likewise; goes with mean."""
     which: Which = "final"
     """The weights after the last epoch of a run, or of the epoch that was best on its validation images."""
     extras: tuple[Literal["pgd", "autoattack", "corruptions"], ...] = ()

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -262,7 +262,8 @@ def _evaluate(given: list[str]) -> int:
     """Judge a run or any model: accuracy, calibration, robustness, few-shot.
 
     mixsage evaluate runs/first
-    mixsage evaluate timm:resnet18 --pretrained --data photos
+    mixsage evaluate timm:resnet18 --pretrained --data imagenet
+    mixsage evaluate timm:resnet18 --pretrained --data photos --shots 1 5
     mixsage evaluate package.module:factory --weights model.pt --data cifar10 --mean 0.49 0.48 0.45 --std 0.25 0.24 0.26 --json
     mixsage evaluate runs/first --data novel --shots 1 5
     """
@@ -284,7 +285,9 @@ def _evaluate(given: list[str]) -> int:
         batch_size=asked.batch_size,
         seed=asked.seed,
     )
-    found = judge(subject, extras=asked.extras, shots=asked.shots, ways=asked.ways, tasks=asked.tasks)
+    # What a user's module or an attack's library prints must not stand among the JSON.
+    with redirect_stdout(sys.stderr) if asked.json else nullcontext():
+        found = judge(subject, extras=asked.extras, shots=asked.shots, ways=asked.ways, tasks=asked.tasks)
     if asked.json:
         print(json.dumps(found))
         return 0

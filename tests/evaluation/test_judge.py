@@ -17,6 +17,7 @@ import mixsage
 from image_files import class_folders
 from mixsage import cli
 from mixsage.data import load_sample
+from mixsage.evaluation.features import features
 from mixsage.evaluation.judge import Subject, judge
 from mixsage.study.records import Record, append
 from mixsage.training import Config, train, with_settings
@@ -67,6 +68,53 @@ def test_the_command_writes_json_alone(run, capsys):
     assert found["top1"] == pytest.approx(last["test_top1"], abs=1e-9)
 
 
+def test_what_a_users_module_prints_is_not_among_the_json(tmp_path, monkeypatch, capsys):
+    (tmp_path / "talkative.py").write_text(
+        f"{STRANGER}    \ndef talking(num_classes):\n    print('loading')\n    return network(num_classes)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    few_images(tmp_path / "few", lambda images: torch.zeros(len(images), 10))
+    assert cli.main(["evaluate", "talkative:talking", "--data", str(tmp_path / "few"), "--json", "--device", "cpu"]) == 0
+    captured = capsys.readouterr()
+    assert set(json.loads(captured.out)) == KEYS
+    assert "loading" in captured.err
+
+
+def test_weights_that_nobody_named_are_said(caplog):
+    judge(Subject(target="small_convnet", data="sample", width=4))
+    assert "its numbers are those of chance" in caplog.text
+
+
+def test_no_cuda_is_one_line(run, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert cli.main(["evaluate", str(run), "--device", "cuda"]) == 2
+    assert "there is no cuda device" in capsys.readouterr().err
+
+
+def test_published_weights_of_timm(tmp_path, monkeypatch):
+    """With their own normalisation; and on other classes than their own, whose last layer would be random, only their features."""
+    timm = pytest.importorskip("timm")
+    create = timm.create_model
+
+    def offline(name, *, pretrained, **settings):
+        assert pretrained
+        model = create(name, **settings)
+        model.pretrained_cfg |= {"mean": (0.3, 0.3, 0.3), "std": (0.2, 0.2, 0.2)}
+        return model
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    few_images(tmp_path, lambda images: torch.zeros(len(images), 10))
+    subject = Subject(target="timm:resnet10t", pretrained=True, data=str(tmp_path))
+    with pytest.raises(ValueError, match=r"are for 1000 classes, .* has 10; train it on these first"):
+        judge(subject)
+    seen = []
+    monkeypatch.setattr("mixsage.evaluation.judge.features", lambda model, loader: seen.append(model) or features(model, loader))
+    with pytest.raises(ValueError, match="a task needs 16 images"):  # so it came as far as the tasks
+        judge(subject, shots=[1])
+    assert seen[0].mean.flatten().tolist() == pytest.approx([0.3] * 3)
+    assert seen[0].std.flatten().tolist() == pytest.approx([0.2] * 3)
+
+
 def test_the_table_is_for_people(run, capsys):
     assert cli.main(["evaluate", str(run)]) == 0
     assert "top1" in capsys.readouterr().out
@@ -85,6 +133,12 @@ def test_few_shot_tasks(run):
         (["small_convnet"], "data is missing"),
         (["small_convnett", "--data", "sample"], "did you mean 'small_convnet'"),
         (["small_convnet", "--data", "sample", "--weights", "nowhere.pt"], "there is no file of weights"),
+        (["small_convnet", "--data", "sample", "--which", "best"], "which chooses between the weights of a run"),
+        (["small_convnet", "--data", "sample", "--mean", "0.5"], "mean and std belong together"),
+        (["small_convnet", "--data", "sample", "--mean", "nan", "--std", "1"], "those of pixels in [0, 1]"),
+        (["small_convnet", "--data", "sample", "--shots", "1", "--extras", "pgd"], "ask for one at a time"),
+        (["small_convnet", "--data", "sample", "--shots", "0"], "shots must be at least 1"),
+        (["small_convnet", "--data", "sample", "--device", "gqu"], "unknown device 'gqu'"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_a_status(arguments, message, capsys):

@@ -49,6 +49,8 @@ def prototype_accuracy(
         >>> prototype_accuracy(Features(vectors, labels), ways=5, shots=1, tasks=10)
         {'accuracy': 100.0, 'interval': 0.0}
     """
+    if shots < 1 or queries < 1:
+        raise ValueError(f"a task needs at least 1 shot and 1 query a class, got {shots} and {queries}")
     pool = _by_class(data.labels, ways=ways, wanted=shots + queries)
     if tasks < 2:
         raise ValueError(f"an interval needs at least 2 tasks, got {tasks}")

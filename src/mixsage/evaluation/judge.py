@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from mixsage.evaluation.pixels import Normalised
 from mixsage.evaluation.robustness import evaluate
 from mixsage.evaluation.splits import Pixels
 from mixsage.training import RunFolder, predict
+
+_log = logging.getLogger("mixsage")
 
 Extra = Literal["pgd", "autoattack", "corruptions"]
 
@@ -39,7 +42,8 @@ class Subject:
     width: int | None = None
     """Channels at the start of one of our models."""
     mean: Sequence[float] | None = None
-    """Normalisation that the weights were trained with, of pixels in [0, 1]; the data's own if left out."""
+    """Normalisation that the weights were trained with, of pixels in [0, 1]; a run's, that of timm's published weights, or the data's own if
+    left out."""
     std: Sequence[float] | None = None
     """Likewise."""
     which: Literal["final", "best"] = "final"
@@ -59,6 +63,7 @@ def judge(
 
     With ``shots``, only few-shot tasks are made of the data, whose classes the model need not know.
     """
+    _check(subject, extras, shots)
     dataset, images, model = _open(subject, novel=bool(shots))
     loader = Pixels(images, dataset, subject.device, subject.batch_size)
     if shots:
@@ -76,6 +81,18 @@ def judge(
     return found
 
 
+def _check(subject: Subject, extras: Sequence[Extra], shots: Sequence[int]) -> None:
+    """Whether everything that was asked for can be done: nothing is left out unsaid."""
+    if shots and extras:
+        raise ValueError(
+            f"few-shot tasks are made of classes that the model need not know, {', '.join(extras)} of those that it knows; ask for one at a time"
+        )
+    if any(count < 1 for count in shots):
+        raise ValueError(f"shots must be at least 1, got {', '.join(map(str, shots))}")
+    if (subject.mean is None) != (subject.std is None):
+        raise ValueError("mean and std belong together: give both, as the weights were trained with, or neither")
+
+
 def _open(subject: Subject, *, novel: bool) -> tuple[DataSet, Images, Normalised]:
     run = RunFolder(Path(subject.target))
     if run.description.exists():
@@ -84,6 +101,8 @@ def _open(subject: Subject, *, novel: bool) -> tuple[DataSet, Images, Normalised
         raise ValueError(f"there is no run in {subject.target}: {run.description.name} is missing")
     if subject.data is None:
         raise ValueError("data is missing: name what the model is to be judged on, for example --data cifar10")
+    if subject.which != "final":
+        raise ValueError(f"which chooses between the weights of a run, and {subject.target!r} is none; name a file with weights")
     dataset = data.load(subject.data, folder=subject.data_dir)
     model = load_model(
         subject.target,
@@ -94,7 +113,27 @@ def _open(subject: Subject, *, novel: bool) -> tuple[DataSet, Images, Normalised
         width=subject.width,
         pretrained=subject.pretrained,
     )
+    if subject.pretrained:
+        model = _as_published(subject, model, dataset, novel)
+    elif subject.weights is None and (":" not in subject.target or subject.target.startswith("timm:")):
+        _log.warning(
+            "%s has the random weights that it begins with, as none were named: its numbers are those of chance", subject.target
+        )
     return dataset, _judged(dataset, novel), model.to(subject.device)
+
+
+def _as_published(subject: Subject, model: Normalised, dataset: DataSet, novel: bool) -> Normalised:
+    """timm's weights with the normalisation that they were trained with. For another number of classes timm puts random weights in the last layer."""
+    known: dict[str, Any] = getattr(model.network, "pretrained_cfg", None) or {}
+    classes = known.get("num_classes")
+    if not novel and classes and classes != len(dataset.classes):
+        raise ValueError(
+            f"the weights of {subject.target} are for {classes} classes, {dataset.name} has {len(dataset.classes)}; "
+            "train it on these first, or judge its features with shots"
+        )
+    if subject.mean is None and len(known.get("mean") or ()) == dataset.channels:
+        return Normalised(model.network, mean=known["mean"], std=known["std"])
+    return model
 
 
 def _open_run(subject: Subject, run: RunFolder, novel: bool) -> tuple[DataSet, Images, Normalised]:
@@ -110,6 +149,8 @@ def _open_run(subject: Subject, run: RunFolder, novel: bool) -> tuple[DataSet, I
         raise ValueError(
             f"the run knows {len(description['classes'])} classes, {name} has {len(dataset.classes)}; judge it on the classes that it was trained for"
         )
+    if not novel and list(dataset.classes) != description["classes"]:
+        _log.warning("the classes of %s are called otherwise than those of the run; they are taken one for one, in order", name)
     model = Normalised(network, mean=subject.mean or description["mean"], std=subject.std or description["std"])
     return dataset, _judged(dataset, novel), model.to(subject.device)
 
@@ -134,6 +175,12 @@ def _extra(name: Extra, model: Normalised, loader: Pixels, seed: int) -> dict[st
 
 def device_for(name: str) -> str:
     """The device of this name; "auto" is a GPU where there is one."""
-    if name != "auto":
-        return name
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        raise ValueError(f"unknown device {name!r}; valid: auto, cpu, cuda") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"there is no {name} device that torch {torch.__version__} can use; choose --device cpu, or auto")
+    return name

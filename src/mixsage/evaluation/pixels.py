@@ -6,6 +6,7 @@ through the normalisation, and a stranger's network is judged with the numbers t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -33,7 +34,8 @@ class Normalised(nn.Module):
         super().__init__()
         if len(mean) != len(std) or not mean:
             raise ValueError(f"mean and std need one number for each channel, got {list(mean)} and {list(std)}")
-        if any(value <= 0 for value in std) or any(abs(value) > 1 for value in mean):
+        # Asked the other way round, as NaN is neither more nor less than anything.
+        if not (all(0 < value < math.inf for value in std) and all(abs(value) <= 1 for value in mean)):
             raise ValueError(
                 f"mean and std are those of pixels in [0, 1], got {list(mean)} and {list(std)}; divide numbers of bytes by 255"
             )
