@@ -153,7 +153,7 @@ class StudyStats:
     metric: str = "last"
     """What to compare: last, best, median_of_last_ten, ood, nll, …"""
     baseline: str | None = None
-    """The arm that the others are compared with; the first if left out."""
+    """The arm that the others are compared with; no mixing if left out, or the first where there is none."""
     arms: tuple[str, ...] = ()
     """Only these arms, and the baseline; all if left out."""
     data: str | None = None

@@ -325,15 +325,17 @@ def _study_run(given: list[str]) -> int:
     try:
         outcome = run_study(asked.spec, out, jobs=asked.jobs, ray=asked.ray, retries=asked.retries, smoke=asked.smoke)
     except Interrupted as stop:
-        print(stop)
+        print(f"{stop}\nto go on with the whole study, give the same command again")
         return EXIT_CODE
     if outcome.failed:
         return 1
     if asked.smoke:
         from mixsage.reports.page import report
         from mixsage.study.records import read
+        from mixsage.study.spec import read_study
 
-        print(f"the accuracies of a trial mean nothing; its report: {report(read(out / 'records.jsonl'), out / 'report.html')[0]}")
+        made = report(read(out / "records.jsonl"), out / "report.html", baseline=read_study(asked.spec).baseline)
+        print(f"the accuracies of a trial mean nothing; its report: {made[0]}")
     return 0
 
 

@@ -142,6 +142,12 @@ def test_any_arm_may_be_the_baseline():
         summarise(study(), baseline="saga")
 
 
+def test_the_baseline_is_no_mixing_whichever_run_was_done_first():
+    records = [run("long", 0, 20, epochs=120), *reversed(study())]
+    assert summarise(records)["baseline"] == "plain"
+    assert summarise([one for one in study() if one.method != "clean"])["baseline"] == "sage"
+
+
 def test_an_arm_without_a_common_seed_is_a_note_and_not_the_end():
     summary = summarise([*study(), run("alone", 9, 10)], baseline="plain")
     (row,) = [row for row in summary["arms"] if row["arm"] == "alone"]

@@ -170,6 +170,27 @@ def test_a_history_that_is_not_finite_is_not_recorded(tmp_path):
     assert not (tmp_path / "records.jsonl").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metrics": None}, "metrics must be an object, got None"),
+        ({"metrics": [1]}, "metrics must be an object"),
+        ({"settings": None}, "settings must be an object"),
+        ({"seed": "0"}, "seed must be a whole number, got '0'"),
+        ({"epochs": 1.5}, "epochs must be a whole number"),
+        ({"history": 5}, "history must be an array of objects"),
+        ({"history": [1]}, "history must be an array of objects"),
+        ({"method": None}, "method must be text"),
+        ({"commit": 7}, "commit must be text"),
+    ],
+)
+def test_fields_of_another_type_are_named_with_their_line(tmp_path, changes, message):
+    path = tmp_path / "records.jsonl"
+    path.write_text(json.dumps({**json.loads(record().to_json()), **changes}) + "\n")
+    with pytest.raises(RecordError, match=f"line 1: {message}"):
+        read(path)
+
+
 def test_a_failed_run_says_why():
     with pytest.raises(RecordError, match="needs its error"):
         record(status="failed")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,7 @@ pytest.importorskip("lightning_fabric")
 pytest.importorskip("torchmetrics")
 pytest.importorskip("safetensors")
 
-from mixsage.study import records, runner
+from mixsage.study import execute, records, runner
 from mixsage.study.runner import run_study
 
 SPEC = """
@@ -91,6 +94,65 @@ def test_a_run_that_fails_is_tried_again_reported_and_does_not_stop_the_rest(tmp
     monkeypatch.setattr(runner, "execute", real)
     assert not run_study(spec, tmp_path / "out", say=said.append).failed
     assert {record["status"] for record in found(tmp_path / "out").values()} == {"ok"}
+
+
+def test_what_no_run_could_do_is_said_before_the_first(tmp_path, spec):
+    spec.write_text(SPEC.replace('"clean", "SAGE(saliency=Uniform())"', '"clean", "sagee"'))
+    with pytest.raises(ValueError, match="did you mean 'sage'"):
+        run_study(spec, tmp_path / "out", say=lambda _: None)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="retries must not be negative, got -1"):
+        run_study(spec, tmp_path / "out", retries=-1)
+
+
+def hold(folder: Path, held, done) -> None:
+    with execute._alone(folder):
+        held.set()
+        done.wait(60)
+
+
+def test_two_processes_are_never_in_one_runs_folder(tmp_path, caplog):
+    """As after a study was killed whose worker lived on, or when two studies share a run."""
+    context = multiprocessing.get_context("fork")
+    held, done = context.Event(), context.Event()
+    first = context.Process(target=hold, args=(tmp_path / "runs/one", held, done))
+    first.start()
+    assert held.wait(60)
+    with execute._alone(tmp_path / "runs/other"):
+        pass
+    threading.Timer(0.5, done.set).start()
+    began = time.monotonic()
+    with execute._alone(tmp_path / "runs/one"):
+        assert time.monotonic() - began > 0.4
+    assert "another process is making the run in" in caplog.text
+    first.join()
+    assert first.exitcode == 0
+
+
+@pytest.mark.slow
+def test_a_study_that_is_asked_to_stop_stops_its_workers(tmp_path, spec):
+    spec.write_text(SPEC.replace("epochs = 2", "epochs = 2000"))
+    call = f"run_study(Path({str(spec)!r}), Path({str(tmp_path / 'out')!r}), jobs=2)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"from pathlib import Path; from mixsage.study.runner import run_study; {call}"],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        end = time.monotonic() + 180
+        while len(list((tmp_path / "out").glob("runs/*/metrics.jsonl"))) < 2:
+            assert time.monotonic() < end, "the workers did not begin"
+            time.sleep(0.1)
+        process.terminate()  # the study alone, as a scheduler would
+        assert "Interrupted: stopped as asked" in process.communicate(timeout=60)[1]
+        with pytest.raises(ProcessLookupError):
+            os.killpg(process.pid, 0)
+        assert all("saved as" in log.read_text() for log in (tmp_path / "out/runs").glob("*.log"))
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -77,6 +77,17 @@ def test_a_recipe_lies_beside_the_study(tmp_path):
         ('[[arms]]\nmethod = "clean"\n[[arms]]\nmethod = "clean"\n', "twice"),
         ("[[arms]]\nepochs = 3\n", "needs a name or a method"),
         ("[[arms\n", "no valid TOML"),
+        ("arms = 3\n", "arms must be a list of tables"),
+        ('arms = ["clean"]\n', "arms must be a list of tables"),
+        ("grid = 4\n", "grid must be a table"),
+        ("settings = 4\n", "settings must be a table"),
+        ("fewshot = 3\n", "fewshot must be a table"),
+        ("recipe = 5\n", "recipe must be a path"),
+        ("baseline = 3\n", "baseline must be the name of an arm"),
+        ('cores = "two"\n', "cores must be a whole number"),
+        ("cores = 0\n", "at least 1 core"),
+        ('[[arms]]\nmethod = "clean"\nseed = 4\n', "seed is not a setting of a study; give seeds"),
+        ('[settings]\nout = "elsewhere"\n', "out is not a setting of a study; give --out"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path, text, message):

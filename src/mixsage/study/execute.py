@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +15,43 @@ from mixsage.study.spec import Planned
 from mixsage.training import RunFolder, result, train, with_settings
 from mixsage.training.progress import Progress
 
+_log = logging.getLogger("mixsage")
+
 
 def execute(run: Planned, folder: Path, *, progress: Progress | None = None) -> Record:
     """The record of a run, which is made in ``folder``; a run that was cut short there is continued."""
     config = with_settings(run.config, {"out": folder / run.name})
     place = RunFolder(folder / run.name)
-    train(config, resume=place.description.exists(), progress=progress)
-    return record_of(run, place)
+    with _alone(place.path):
+        train(config, resume=place.description.exists(), progress=progress)
+        return record_of(run, place)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """No other process in this run's folder: two would undo one another's work. A worker may outlive a study that was killed, and studies
+    that share runs may be made at the same time; whoever comes second waits, and finds the run done.
+    """
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        yield
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _log.warning("another process is making the run in %s; waiting for it", folder)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            pass  # a file system without locks
+        try:
+            yield
+        finally:
+            # By name, not by closing: a process forked in the meantime holds the same open file, and would keep the lock.
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def record_of(run: Planned, folder: RunFolder) -> Record:

@@ -70,6 +70,7 @@ class Record:
         for name in ("run", "arm", "data", "model"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise RecordError(f"{name} must be a name, got {getattr(self, name)!r}")
+        self._check_types()
         if self.status not in {"ok", "failed"}:
             raise RecordError(f"status must be 'ok' or 'failed', got {self.status!r}")
         if self.status == "failed" and not self.error:
@@ -80,6 +81,26 @@ class Record:
                 raise RecordError(
                     f"the metric {name!r} of the run {self.run!r} is {value!r}, expected a finite number; record the run as failed"
                 )
+
+    def _check_types(self) -> None:
+        """What was read from a file is what the annotations say; other programs write such files too."""
+        for name in ("seed", "epochs"):
+            if type(getattr(self, name)) is not int:
+                raise RecordError(f"{name} must be a whole number, got {getattr(self, name)!r}")
+        for name in ("settings", "metrics", "versions", "machine"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise RecordError(f"{name} must be an object, got {getattr(self, name)!r}")
+        for name in ("error", "method", "commit", "finished"):
+            if not isinstance(getattr(self, name), str) and (name == "method" or getattr(self, name) is not None):
+                raise RecordError(f"{name} must be text, got {getattr(self, name)!r}")
+        if not isinstance(self.history, (list, tuple)) or not all(isinstance(epoch, Mapping) for epoch in self.history):
+            raise RecordError(f"history must be an array of objects, one an epoch, got {self.history!r}")
+        for epoch in self.history:
+            for name, value in epoch.items():
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise RecordError(
+                        f"the history of the run {self.run!r} has the {name} {value}, which is not finite; record the run as failed"
+                    )
 
     def to_json(self) -> str:
         """The line of the record, without its end."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -16,6 +17,8 @@ from mixsage.study.execute import execute, failure_of
 from mixsage.study.records import Record
 from mixsage.study.spec import Planned, Study, read_study
 from mixsage.training import Interrupted
+from mixsage.training.build import check_names
+from mixsage.training.signals import watch
 
 _log = logging.getLogger("mixsage")
 
@@ -48,7 +51,12 @@ def run_study(
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
+    if retries < 0:
+        raise ValueError(f"retries must not be negative, got {retries}")
     study = read_study(spec, smoke=smoke)
+    for run in study.runs:
+        # Before the first run, not in the night when its turn comes.
+        check_names(run.config)
     file = out / "records.jsonl"
     done = {record.run for record in records.latest(records.read(file))} if file.exists() else set()
     finished = {record.run for record in records.latest(records.read(file)) if record.status == "ok"} if file.exists() else set()
@@ -65,6 +73,8 @@ def run_study(
         say(f"[{number}/{len(waiting)}, {time.monotonic() - began:.0f} s] {record.run}: {_result(record)}")
     if failed:
         say(f"{len(failed)} runs failed: {', '.join(failed)}; run the study again to try them again")
+    elif waiting and study.baseline is not None:
+        say(f"what the records support: mixsage study stats {shlex.quote(str(file))} --baseline {shlex.quote(study.baseline)}")
     return Outcome(done=len(study.runs) - len(failed), failed=tuple(failed))
 
 
@@ -100,26 +110,30 @@ def _in_processes(
     """Each run in a process of its own, so that one that dies, whatever of, takes no other with it."""
     queue = [(run, 0) for run in waiting]
     active: dict[subprocess.Popen[str], tuple[Planned, int]] = {}
-    try:
-        while queue or active:
-            while queue and len(active) < jobs:
-                run, attempt = queue.pop(0)
-                active[_start(study, run, spec, out, smoke)] = (run, attempt)
-            time.sleep(0.2)
-            for process in [process for process in active if process.poll() is not None]:
-                run, attempt = active.pop(process)
-                answer = out / "runs" / run.name / "record.json"
-                if process.returncode == 0 and answer.exists():
-                    yield Record.from_json(answer.read_text())
-                elif attempt < retries:
-                    queue.insert(0, (run, attempt + 1))
-                else:
-                    yield failure_of(run, _death(process.returncode, out / "runs" / f"{run.name}.log"))
-    finally:
-        for process in active:
-            process.terminate()
-        for process in active:
-            process.wait()
+    # A signal to the study alone must not leave its workers behind.
+    with watch() as wish:
+        try:
+            while queue or active:
+                if wish.stop:
+                    raise Interrupted("stopped as asked, the runs under way too")
+                while queue and len(active) < jobs:
+                    run, attempt = queue.pop(0)
+                    active[_start(study, run, spec, out, smoke)] = (run, attempt)
+                time.sleep(0.2)
+                for process in [process for process in active if process.poll() is not None]:
+                    run, attempt = active.pop(process)
+                    answer = out / "runs" / run.name / "record.json"
+                    if process.returncode == 0 and answer.exists():
+                        yield Record.from_json(answer.read_text())
+                    elif attempt < retries:
+                        queue.insert(0, (run, attempt + 1))
+                    else:
+                        yield failure_of(run, _death(process.returncode, out / "runs" / f"{run.name}.log"))
+        finally:
+            for process in active:
+                process.terminate()
+            for process in active:
+                process.wait()
 
 
 def _start(study: Study, run: Planned, spec: Path, out: Path, smoke: bool) -> subprocess.Popen[str]:

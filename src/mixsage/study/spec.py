@@ -40,6 +40,18 @@ from mixsage.training.smoke import smoke as shrunk
 from mixsage.training.values import plain, typed
 
 _KEYS = frozenset({"recipe", "seeds", "baseline", "cores", "gpus", "settings", "grid", "arms", "fewshot"})
+_FORMS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "recipe": (str, "a path"),
+    "baseline": (str, "the name of an arm"),
+    "settings": (dict, "a table"),
+    "grid": (dict, "a table"),
+    "fewshot": (dict, "a table"),
+    "arms": (list, "a list of tables, each under [[arms]]"),
+    "cores": (int, "a whole number"),
+    "gpus": ((int, float), "a number"),
+}
+_OWN = {"seed": "seeds, a list", "out": "--out, for all runs"}
+"""Settings that a study gives its runs in another way."""
 _INCIDENTAL = frozenset(
     {"out", "seed", "loggers", "data_dir", "workers", "resident", "device", "checkpoint_epochs", "checkpoint_steps"}
 )
@@ -107,11 +119,12 @@ def read_study(path: Path, *, smoke: bool = False) -> Study:
         table = tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise ValueError(f"there is no study {path}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"the study {path} is no valid TOML: {error}") from None
     foreign = sorted(table.keys() - _KEYS)
     if foreign:
         raise ValueError(f"the study {path}: {unknown_name('key', foreign[0], _KEYS)}")
+    _check_forms(path, table)
     base = read_recipe(path.parent / table["recipe"]) if "recipe" in table else Config()
     base = with_settings(base, table.get("settings", {}))
     seeds = _seeds(table.get("seeds", [0]))
@@ -136,6 +149,21 @@ def read_study(path: Path, *, smoke: bool = False) -> Study:
     runs.sort(key=lambda run: (run.seed, order[id(run)]))
     cores, gpus = (1, 0) if smoke else (table.get("cores", 1), table.get("gpus", 0))
     return Study(name=path.stem, runs=tuple(runs), baseline=baseline, cores=int(cores), gpus=float(gpus))
+
+
+def _check_forms(path: Path, table: Mapping[str, Any]) -> None:
+    for key, (kind, what) in _FORMS.items():
+        if key in table and (not isinstance(table[key], kind) or isinstance(table[key], bool)):
+            raise ValueError(f"the study {path}: {key} must be {what}, got {table[key]!r}")
+    arms = table.get("arms", [])
+    if not all(isinstance(arm, dict) for arm in arms):
+        raise ValueError(f"the study {path}: arms must be {_FORMS['arms'][1]}, got {arms!r}")
+    if table.get("cores", 1) < 1 or table.get("gpus", 0) < 0:
+        raise ValueError(f"the study {path}: a run needs at least 1 core and no less than 0 gpus")
+    for settings in (table.get("settings", {}), table.get("grid", {}), *arms):
+        for name, instead in _OWN.items():
+            if name in settings:
+                raise ValueError(f"the study {path}: {name} is not a setting of a study; give {instead}")
 
 
 def _grid(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

@@ -26,12 +26,13 @@ def summarise(
     Args:
         records: of one setting; `records.select` picks them.
         metric: what is compared.
-        baseline: the arm that the others are compared with; the first if left out.
+        baseline: the arm that the others are compared with; no mixing if left out, or
+            the first arm where there is none.
         costs: a file of step times; the cost comes from these then, instead of the runs' own seconds.
     """
     values = by_arm(records, metric)
     runs = _runs(records)
-    reference = baseline or next(iter(values))
+    reference = baseline or _plain(values, runs)
     if reference not in values:
         raise RecordError(unknown_name("arm among the records:", reference, values))
     unpaired = [arm for arm in values if not values[arm].keys() & values[reference].keys()]
@@ -177,6 +178,12 @@ def _runs(records: Sequence[Record]) -> dict[str, list[Record]]:
         if record.status == "ok":
             found.setdefault(record.arm, []).append(record)
     return found
+
+
+def _plain(values: Mapping[str, Any], runs: Mapping[str, Sequence[Record]]) -> str:
+    """No mixing, the shortest arm of it: which arm stands first depends on which of several processes was done first."""
+    plain = [arm for arm in values if runs[arm][0].method.strip().lower().removesuffix("()") == "clean"]
+    return min(plain, key=lambda arm: runs[arm][0].epochs, default=next(iter(values)))
 
 
 def _without(values: dict[str, dict[int, float]], arms: Sequence[str]) -> dict[str, dict[int, float]]:

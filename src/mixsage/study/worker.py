@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -26,4 +27,6 @@ def main(spec: str, name: str, folder: str, *flags: str) -> int:
 
 
 if __name__ == "__main__":
+    # Ctrl-C reaches a whole terminal; the study then asks its workers to stop itself, and a second signal would be obeyed at once.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     sys.exit(main(*sys.argv[1:]))
