@@ -86,7 +86,7 @@ wheel-test: $(READY)  ## Build archive and wheel, and test the wheel alone in a 
 	$(UV) pip install --quiet --python "$$scratch/venv/bin/python" --requirements requirements/wheel-test.txt "$$scratch"/dist/*.whl; \
 	cd "$$scratch/project"; \
 	"$$scratch/venv/bin/python" -c 'import mixsage, pathlib as p; home = p.Path(mixsage.__file__).parent; assert home.parent.name == "site-packages", home; assert (home / "py.typed").is_file(), "py.typed is not in the wheel"; print("testing", mixsage.__file__)'; \
-	$(ONE_THREAD) "$$scratch/venv/bin/python" $(PYTEST) "not slow" $(PYTEST_ARGS)
+	MIXSAGE_TORCH_ALONE=1 $(ONE_THREAD) "$$scratch/venv/bin/python" $(PYTEST) "not slow" $(PYTEST_ARGS)
 
 check: lint types imports test docs wheel-test  ## Run all that the continuous integration runs
 

@@ -5,6 +5,9 @@ import torch
 
 import processes
 
+LIBRARIES = {"lightning": "lightning", "fabric": "lightning", "accelerate": "accelerate"}
+"""What a scenario needs beside torch."""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -23,6 +26,8 @@ def test_shares_differ():
 
 @pytest.mark.parametrize("name", processes.SCENARIOS)
 def test_three_steps_are_those_of_the_raw_loop(name, folder):
+    if library := LIBRARIES.get(name.partition(",")[0]):
+        pytest.importorskip(library)
     _, mixer, options = processes.SCENARIOS[name]
     expected = processes.expected(mixer, options.get("every", 1))
     start = processes.network().state_dict()
