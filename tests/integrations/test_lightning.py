@@ -182,6 +182,16 @@ def test_the_module_gets_its_methods_back():
     assert not {"training_step", "optimizer_zero_grad", "log"} & vars(module).keys()
 
 
+def test_also_after_an_epoch_that_the_module_cuts_short():
+    class Cuts(Classifier):
+        def on_train_batch_start(self, batch, batch_idx):
+            return -1 if batch_idx == 2 else None
+
+    module = Cuts()
+    fit(module, mixing(), steps=-1, max_epochs=1)
+    assert not {"training_step", "optimizer_zero_grad", "log"} & vars(module).keys()
+
+
 # ------------------------------------------------------------------------------------------------------------ modules of other forms
 
 
@@ -302,6 +312,12 @@ def test_other_batches_are_refused(sample, got):
     data = DataLoader([sample] * 4, batch_size=4)
     with pytest.raises(TypeError, match=rf"batches \(x, y\) of two tensors, got {got};"):
         fit(Classifier(), mixing(), data=data)
+
+
+@pytest.mark.parametrize("mixer", ["sage", SAGE, None])
+def test_a_method_is_a_value(mixer):
+    with pytest.raises(TypeError, match=r"mixer must be a Mixer, such as SAGE\(num_classes=10\)"):
+        Mixing(mixer)
 
 
 def test_class_indices_need_the_number_of_classes():

@@ -118,6 +118,12 @@ def test_what_is_missing_is_said_at_once():
         Mixing(SAGE(num_classes=10))
 
 
+@pytest.mark.parametrize("mixer", ["cutmix", CutMix, None])
+def test_a_method_is_a_value(mixer):
+    with pytest.raises(TypeError, match=r"mixer must be a Mixer, such as SAGE\(num_classes=1000\)"):
+        Mixing(mixer)
+
+
 def test_the_batch_of_the_loop_stays_as_it_was():
     """timm's own mixes in place."""
     images, labels = batches(1)[0]

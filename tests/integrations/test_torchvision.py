@@ -52,6 +52,12 @@ def test_a_method_that_looks_says_what_it_needs(where):
         (Mixing if where == "call" else Collate)(SAGE(num_classes=10))
 
 
+@pytest.mark.parametrize("mixer", ["cutmix", CutMix, None])
+def test_a_method_is_a_value(mixer):
+    with pytest.raises(TypeError, match=r"mixer must be a Mixer, such as CutMix\(num_classes=10\)"):
+        Mixing(mixer)
+
+
 def test_no_model_is_needed_where_the_maps_are_uniform():
     images, labels = batches(1)[0]
     mixed, _ = Mixing(SAGE(num_classes=10, saliency=mixsage.Uniform()))(images, labels)

@@ -116,6 +116,12 @@ def test_a_loss_on_the_models_output_is_refused(tmp_path):
         trainer(tmp_path, resnet(), SAGE(), compute_loss_func=lambda *_, **__: None)
 
 
+@pytest.mark.parametrize("mixer", ["sage", SAGE, None])
+def test_a_method_is_a_value(tmp_path, mixer):
+    with pytest.raises(TypeError, match=r"mixer must be a Mixer, such as SAGE\(\)"):
+        trainer(tmp_path, resnet(), mixer)
+
+
 def test_bfloat16(tmp_path):
     model = resnet()
     trainer(tmp_path, model, SAGE(), arguments={"bf16": True}).train()

@@ -15,7 +15,7 @@ from mixsage import sampling
 from mixsage.errors import not_installed
 from mixsage.hidden import mixed_at
 from mixsage.host import fork
-from mixsage.methods.base import CleanPass, Mixer
+from mixsage.methods.base import CleanPass, Mixer, check_kind
 from mixsage.saliency import evaluating
 
 try:
@@ -49,6 +49,7 @@ class Mixing(Callback):
             mixer: the method, with `num_classes` where labels are class indices.
             generator: a CPU generator, whose state is kept in checkpoints; torch's default one if left out.
         """
+        check_kind("mixer", mixer, Mixer, "SAGE(num_classes=10)")
         self.mixer = mixer
         self.generator = generator
         self._batch = ExitStack()
@@ -80,6 +81,10 @@ class Mixing(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         """The module's own methods again."""
+        self._batch.close()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The same, after a batch that has no end: the module's own `on_train_batch_start` may cut the epoch short."""
         self._batch.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from mixsage.errors import not_installed
 from mixsage.integrations.calls import Call, Maps
 from mixsage.loss import cross_entropy
-from mixsage.methods.base import Mixer, soft_targets
+from mixsage.methods.base import Mixer, check_kind, soft_targets
 from mixsage.saliency import Criterion
 
 try:
@@ -56,6 +56,7 @@ class Mixing(Mixup):
             amp_autocast: makes the context that the saliency's pass runs in, as in timm's loop.
             generator: a CPU generator; torch's default one if left out.
         """
+        check_kind("mixer", mixer, Mixer, "SAGE(num_classes=1000)")
         if mixer.num_classes is None:
             raise ValueError(
                 f"num_classes is missing: timm hands over class indices, so say {type(mixer).__name__}(num_classes=1000)"

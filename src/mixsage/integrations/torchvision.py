@@ -11,7 +11,7 @@ from torch.utils.data import default_collate
 from mixsage.errors import not_installed
 from mixsage.integrations.calls import Call, Maps
 from mixsage.loss import cross_entropy
-from mixsage.methods.base import Mixer
+from mixsage.methods.base import Mixer, check_kind
 from mixsage.saliency import Criterion
 
 try:
@@ -55,6 +55,7 @@ class Mixing(v2.MixUp):  # type: ignore[misc]  # as above
             labels_getter: as in `v2.MixUp`: "default", or a function that finds the labels in a sample.
             generator: a CPU generator; leave it out where workers of a loader mix.
         """
+        check_kind("mixer", mixer, Mixer, "CutMix(num_classes=10)")
         super().__init__(num_classes=mixer.num_classes, labels_getter=labels_getter)
         self.mixer = mixer
         self.call = Call(model=model, saliency=saliency, criterion=criterion, generator=generator)

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from mixsage.errors import not_installed
 from mixsage.integrations.accelerate import AccelerateHost
 from mixsage.loss import cross_entropy
-from mixsage.methods.base import Mixer
+from mixsage.methods.base import Mixer, check_kind
 from mixsage.saliency import Criterion
 from mixsage.step import accumulate
 
@@ -61,6 +61,7 @@ class Mixing(_Base):
                 `TrainingArguments` if left out. A model's own loss does not take soft labels.
             generator: a CPU generator; torch's default one, which the Trainer seeds and keeps in checkpoints, if left out.
         """
+        check_kind("mixer", mixer, Mixer, "SAGE()")
         super().__init__(*args, **kwargs)
         if criterion is None and self.compute_loss_func is not None:
             raise ValueError(
