@@ -1,5 +1,6 @@
 """What the trainer's tests share: settings of runs that take a moment, comparisons to the bit, and models of a user's own."""
 
+import os
 import random
 import signal
 
@@ -59,6 +60,11 @@ def in_sittings(out, *stops, **settings):
             continue
         raise AssertionError(f"the sitting ended before step {after}")
     return train(config, resume=True)
+
+
+def lead_a_group(_):
+    """This process and those that it starts are a group, as a shell has it."""
+    os.setpgrp()
 
 
 def metrics(folder):

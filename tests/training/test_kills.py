@@ -2,12 +2,14 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+import torch
 
 pytest.importorskip("lightning")
 pytest.importorskip("tyro")
@@ -16,9 +18,10 @@ pytest.importorskip("torchvision")
 pytest.importorskip("safetensors")
 
 from forge import forge
+from image_files import save
 from mixsage.training import RunFolder
-from mixsage.training.checkpoint import all_of
-from mixsage.training.signals import EXIT_CODE
+from mixsage.training.checkpoint import all_of, load
+from mixsage.training.signals import EXIT_CODE, ONE_WISH, Wish
 from runs import assert_same_run
 
 SETTINGS = "--data sample --per-class 25 --model small_convnet --width 4 --batch-size 10 --epochs 3 --method SAGE(prob=0.7) --ema 0.9 --device cpu"
@@ -144,6 +147,46 @@ def test_a_signal_saves_first_and_exits_with_a_code_of_its_own(smithy, whole, tm
     assert "Traceback" not in said
     assert len(all_of(run.checkpoints)) >= 1
     assert_same_run(complete(smithy, run.path, tmp_path / "said"), whole[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_processes_of_a_run_saves_first_too(smithy, tmp_path, number):
+    """As from a terminal, `timeout` or a cluster: the workers that read images are told to end as well, and the run itself twice."""
+    for kind in ("cats", "dogs"):
+        for i in range(20):
+            save(tmp_path / "photos" / kind / f"{i}.png", torch.full((3, 12, 10 + i), 10 * i, dtype=torch.uint8))
+    run, said = RunFolder(tmp_path / "run"), tmp_path / "said"
+    few = "--model small_convnet --width 4 --batch-size 4 --image-size 16 --epochs 4000 --workers 2 --device cpu --loggers"
+    pid = smithy.start(
+        ["train", "--data", tmp_path / "photos", *few.split(), "--out", run.path], said, first=("runs:lead_a_group", None)
+    )
+    wait_for(lambda: all_of(run.checkpoints))
+    for _ in range(2):
+        os.killpg(pid, number)
+        time.sleep(0.02)
+    assert smithy.wait(pid)[0] == EXIT_CODE, said.read_text()
+    (step,) = re.findall(r"stopped as asked after step (\d+), saved as ", said.read_text())
+    place = load(all_of(run.checkpoints)[-1])["place"]
+    assert int(step) == place["epoch"] * 9 + place["step"]
+    wait_for(lambda: not group_lives(pid))
+
+
+def test_who_asks_again_later_is_obeyed_at_once():
+    wish = Wish()
+    wish(signal.SIGINT, None)
+    wish(signal.SIGINT, None)
+    assert wish.stop
+    wish.since -= 2 * ONE_WISH
+    with pytest.raises(KeyboardInterrupt):
+        wish(signal.SIGINT, None)
+
+
+def group_lives(pid):
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def wait_for(condition, seconds=60):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Iterator
+from multiprocessing import parent_process
 
 import torch
 from torch import Tensor
@@ -52,6 +56,7 @@ class StreamedFeed(Feed):
             prefetch_factor=AHEAD if workers else None,
             # Unused by the views; without one, the loader would draw from the global generator.
             generator=generator(rota.seed, "workers"),
+            worker_init_fn=_leave_signals_to_the_parent,
         )
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -119,6 +124,22 @@ class _Views(Dataset[Tensor | DataError]):
                 "images of other sizes are scaled: augmentation='resize'"
             )
         return shifted(image, self.padding, self.flip, source) if self.augment else image
+
+
+def _leave_signals_to_the_parent(worker: int) -> None:
+    """What stops a run reaches all of its processes: Ctrl-C, `timeout`, a cluster. The parent still needs its workers then, to save first."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "sigwaitinfo"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def _end_with_the_parent() -> None:
+    """Obey SIGTERM from the parent alone, which ends with it a worker that does not come to its end by itself."""
+    parent = parent_process()
+    while parent is not None and signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent.pid:
+        pass
+    os._exit(0)
 
 
 def _stack(views: list[Tensor | DataError]) -> Tensor | DataError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -12,21 +13,28 @@ EXIT_CODE = 75
 """What the command exits with when it was asked to stop and saved first (EX_TEMPFAIL: try again later)."""
 
 
+ONE_WISH = 1.0
+"""Seconds in which further signals are taken for the first once more: `timeout` and launchers send theirs to the run and to its group."""
+
+
 class Interrupted(Exception):
     """The run was asked to stop; a checkpoint was written."""
 
 
 class Wish:
-    """Whether somebody asked for the end; a second signal is obeyed at once."""
+    """Whether somebody asked for the end; who asks again, a second later, is obeyed at once."""
 
     def __init__(self) -> None:
         self.stop = False
+        self.since = 0.0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """The signal handler."""
-        if self.stop:
+        now = time.monotonic()
+        if not self.stop:
+            self.stop, self.since = True, now
+        elif now - self.since > ONE_WISH:
             raise KeyboardInterrupt
-        self.stop = True
 
 
 @contextmanager
