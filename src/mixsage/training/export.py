@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mixsage.errors import not_installed
 from mixsage.training.checkpoint import write_atomically
 from mixsage.training.predict import Which, load_model
+from mixsage.training.runs import RunFolder
 
 Form = Literal["torch", "onnx"]
 
@@ -34,14 +35,26 @@ def export(run: Path, *, form: Form = "torch", out: Path | None = None, which: W
     height, width = about["size"]
     example = torch.zeros(2, about["channels"], height, width)
     target = out or run / ("model.onnx" if form == "onnx" else "model.pt2")
+    card_file = target.with_suffix(".json")
+    _check_free(run, target, card_file)
     target.parent.mkdir(parents=True, exist_ok=True)
     if form == "onnx":
         _save_onnx(model, example, target)
     else:
         torch.export.save(torch.export.export(model, (example,), dynamic_shapes=(_BATCH,)), target)
     card = {name: about[name] for name in ("channels", "size", "mean", "std", "classes")}
-    write_atomically(target.with_suffix(".json"), (json.dumps(card, indent=2) + "\n").encode())
+    write_atomically(card_file, (json.dumps(card, indent=2) + "\n").encode())
     return target
+
+
+def _check_free(run: Path, target: Path, card_file: Path) -> None:
+    """Whether nothing of the run would be lost under the two files."""
+    if target.is_dir():
+        raise ValueError(f"{target} is a folder; name a file in it")
+    folder = RunFolder(run)
+    kept = {path.resolve() for path in (folder.description, folder.metrics, folder.weights, folder.best)}
+    if target == card_file or not kept.isdisjoint({target.resolve(), card_file.resolve()}):
+        raise ValueError(f"{target} and {card_file.name} beside it would overwrite what is to be kept; choose another name")
 
 
 _BATCH: dict[int, Any] = {0: torch.export.Dim("batch", min=1)}
