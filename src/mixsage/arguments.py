@@ -67,7 +67,7 @@ class Predict:
     skip_corrupt: bool = False
     """Name and skip images that cannot be read, instead of stopping."""
     device: str = "cpu"
-    """Where the model runs."""
+    """auto, cpu, cuda or mps."""
     batch_size: int = 64
     """Images at a time."""
 

@@ -120,7 +120,9 @@ def _train(given: list[str]) -> int:
             )
         config = RunFolder(Path(resumed)).config()
     else:
-        recipe, _ = _take(given, "--recipe")
+        recipe, others = _take(given, "--recipe")
+        if _take(others, "--recipe")[0] is not None:
+            raise ValueError("--recipe is given twice; one recipe goes into a run, and flags override it")
         base = arguments.Train.of(recipe and Path(recipe), read_recipe(Path(recipe)) if recipe else Config())
         asked = arguments.read(arguments.Train, "train", given, base)
         config = asked.config

@@ -95,7 +95,10 @@ def train(fails, tmp_path):
             ["--batch-size", "4000"],
             "mixsage: a batch of 4000 is larger than the training set of 120 images; set batch_size to at most 120",
         ),
-        "too few images of a class": (["--per-class", "501"], "mixsage: class 0 has 500 images, 501 of each class were asked for"),
+        "too few images of a class": (
+            ["--per-class", "501"],
+            "mixsage: class 'T-shirt/top' has 500 images, 501 of each class were asked for",
+        ),
         "an unknown device": (["--device", "gpu"], "mixsage: unknown device 'gpu'"),
         "16 bits on a CPU": (["--precision", "fp16"], "mixsage: precision fp16 needs a GPU; on the CPU, choose bf16 or fp32"),
         "an average of shards": (["--strategy", "fsdp", "--ema", "0.9"], "mixsage: ema needs whole weights on every process"),
@@ -109,6 +112,8 @@ def train(fails, tmp_path):
         ),
         "milestones out of order": (["--milestones", "2", "1"], "mixsage: milestones must rise, got [2, 1]"),
         "a recipe that is not there": (["--recipe", "nowhere.toml"], "mixsage: there is no recipe nowhere.toml"),
+        "two recipes": (["--recipe", "a.toml", "--recipe=b.toml"], "mixsage: --recipe is given twice"),
+        "a seed beyond torch's": (["--seed", str(2**63)], "mixsage: seed must lie between -1000000000000000 and 1000000000000000"),
         "--resume among others": (["--resume", "run"], "mixsage: --resume goes alone"),
     }.values(),
 )
@@ -135,6 +140,13 @@ def test_wrong_flags_are_answered_with_the_nearest(train, arguments, message):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_no_cuda_device(train):
     assert "mixsage: there is no cuda device" in train("--device", "cuda")
+
+
+def test_more_gpus_than_there_are(train, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    said = train("--device", "cuda", "--devices", "2")
+    assert said == "mixsage: devices must be at most 1, the GPUs of this machine; got 2"
 
 
 @pytest.mark.parametrize(
@@ -290,6 +302,12 @@ def test_a_folder_of_images_that_cannot_be_used(train, tmp_path):
     assert "3.png" in said
     assert "--skip-corrupt" in said
     assert len(said.splitlines()) == 1
+
+
+def test_a_class_of_one_image_is_named(train, tmp_path):
+    assert train("--data", photos(tmp_path / "photos", cats=20, owls=1), "--per-class", "None") == (
+        "mixsage: class 'owls' has 1 image, too few to hold one out; add images, or hold out nothing: a share of 0 (--val-share 0)"
+    )
 
 
 @pytest.mark.parametrize(

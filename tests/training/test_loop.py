@@ -52,6 +52,12 @@ def test_microbatches_have_the_gradient_of_their_batch(tmp_path):
     assert one.history()[0]["train_loss"] == pytest.approx(parts.history()[0]["train_loss"], rel=1e-4)
 
 
+def test_an_evaluation_takes_fewer_images_at_a_time_where_a_batch_does_not_fit(tmp_path):
+    config = configured(tmp_path, microbatches=4)
+    feeds = open_session(config, open_fabric(config)).feeds
+    assert [feeds[split].rota.batch_size for split in ("train", "val", "test")] == [20, 25, 25]
+
+
 def weights_by_step(monkeypatch, seen):
     """Collects the gradient of each step, as the optimiser has it, and the weights after it."""
     plain = trainer._step

@@ -74,6 +74,7 @@ def test_predictions_as_json_lines(run, images):
         ({"top_k": 11}, r"top_k must lie in \[1, 10\]"),
         ({"top_k": 0}, r"top_k must lie in \[1, 10\]"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"device": "gpu"}, "unknown device 'gpu'; did you mean 'cpu'"),
     ],
 )
 def test_predictions_that_cannot_be(run, images, options, message):
@@ -86,6 +87,8 @@ def test_images_that_cannot_be_predicted(run, images, tmp_path, caplog):
         list(predict(run.path, [images / "x.png"]))
     with pytest.raises(ValueError, match="no images in"):
         list(predict(run.path, [tmp_path]))
+    with pytest.raises(ValueError, match="no images; give image files, or folders of them"):
+        list(predict(run.path, []))
     save(tmp_path / "good.png", torch.zeros(1, 28, 28, dtype=torch.uint8))
     (tmp_path / "bad.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"bad\.png cannot be read as an image"):
@@ -119,6 +122,16 @@ def test_an_export_of_torch_has_the_logits_for_any_number_of_images(run, tmp_pat
     card = json.loads(file.with_suffix(".json").read_text())
     assert card == {name: about[name] for name in ("channels", "size", "mean", "std", "classes")}
     assert card["classes"] == CLASSES
+
+
+@pytest.mark.parametrize("name", ["run.pt2", "run.json", "best.safetensors", "final.safetensors"])
+def test_an_export_overwrites_nothing_of_its_run(run, name):
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="would overwrite what is to be kept; choose another name"):
+        export(run.path, out=run.path / name)
+    with pytest.raises(ValueError, match="is a folder; name a file in it"):
+        export(run.path, out=run.path)
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
 
 
 def test_an_export_of_onnx_has_the_logits_for_any_number_of_images(run, tmp_path):

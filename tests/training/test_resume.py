@@ -8,7 +8,7 @@ pytest.importorskip("safetensors")
 import torch
 
 import mixsage
-from mixsage.training import RunFolder, train
+from mixsage.training import Interrupted, RunFolder, train
 from mixsage.training.checkpoint import all_of
 from runs import Stop, assert_same_run, configured, in_sittings, metrics, tiny
 
@@ -99,6 +99,15 @@ def test_a_run_without_a_checkpoint_begins_again(tmp_path):
         path.unlink()
     again.weights.unlink()
     assert_same_run(whole, train(configured(again.path), resume=True))
+
+
+def test_a_run_with_a_checkpoint_needs_the_weights_no_more_that_it_started_from(tmp_path):
+    start = tiny(tmp_path / "start", epochs=1, seed=1).weights
+    whole = tiny(tmp_path / "whole", weights=str(start))
+    with pytest.raises(Interrupted):
+        train(configured(tmp_path / "again", weights=str(start)), progress=Stop(4))
+    start.unlink()
+    assert_same_run(whole, train(RunFolder(tmp_path / "again").config(), resume=True))
 
 
 def test_a_complete_run_is_left_alone(tmp_path):

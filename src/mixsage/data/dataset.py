@@ -93,10 +93,10 @@ class DataSet:
     """Whether half of the training images are mirrored."""
 
 
-def hold_out(labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
+def hold_out(labels: Tensor, share: float, seed: int, classes: Sequence[str] | None = None) -> tuple[Tensor, Tensor]:
     """Split into (train, validation) indices, in order, with the same share of every class in the second.
 
-    A share above 0 takes at least one image of a class, and leaves at least one.
+    A share above 0 takes at least one image of a class, and leaves at least one. An error calls a class by its name in ``classes``.
 
     >>> train, validation = hold_out(torch.tensor([0, 1] * 10), share=0.2, seed=0)
     >>> len(train), len(validation)
@@ -111,15 +111,18 @@ def hold_out(labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
             rows = (labels == label).nonzero().flatten()
             if len(rows) < 2:
                 raise DataError(
-                    f"class {label} has {len(rows)} image, too few to hold one out; add images, or hold out nothing (a share of 0)"
+                    f"class {_called(label, classes)} has {len(rows)} image, too few to hold one out; "
+                    "add images, or hold out nothing: a share of 0 (--val-share 0)"
                 )
             count = min(max(round(share * len(rows)), 1), len(rows) - 1)
             held[rows[torch.randperm(len(rows), generator=source)[:count]]] = True
     return (~held).nonzero().flatten(), held.nonzero().flatten()
 
 
-def per_class(labels: Tensor, count: int, seed: int | None = None) -> Tensor:
+def per_class(labels: Tensor, count: int, seed: int | None = None, classes: Sequence[str] | None = None) -> Tensor:
     """Indices, in order, of ``count`` images of every class: the first ones without a seed, random ones with it.
+
+    An error calls a class by its name in ``classes``.
 
     >>> per_class(torch.tensor([0, 0, 1, 1, 1, 0]), 2)
     tensor([0, 1, 2, 3])
@@ -131,9 +134,13 @@ def per_class(labels: Tensor, count: int, seed: int | None = None) -> Tensor:
     for label in _present(labels):
         rows = (labels == label).nonzero().flatten()
         if len(rows) < count:
-            raise DataError(f"class {label} has {len(rows)} images, {count} of each class were asked for")
+            raise DataError(f"class {_called(label, classes)} has {len(rows)} images, {count} of each class were asked for")
         chosen.append(rows[:count] if source is None else rows[torch.randperm(len(rows), generator=source)[:count]])
     return torch.cat(chosen).sort().values if chosen else torch.empty(0, dtype=torch.int64)
+
+
+def _called(label: int, classes: Sequence[str] | None) -> str:
+    return str(label) if classes is None else repr(classes[label])
 
 
 def _present(labels: Tensor) -> list[int]:

@@ -160,6 +160,8 @@ class Config:
         _check(self)
 
 
+_SEEDS = 10**15
+"""Seeds of the processes are a thousand times that of the run, which torch takes up to 2**63."""
 GROUPS = tuple(group.name for group in fields(Config))
 """The names of the groups, in order."""
 
@@ -238,6 +240,8 @@ def _check(config: Config) -> None:
             raise ValueError(f"{name} must be at least 0, got {size}")
     if optimisation.ema is not None and not 0 < optimisation.ema < 1:
         raise ValueError(f"ema must lie in (0, 1), got {optimisation.ema}; for example 0.999")
+    if abs(run.seed) >= _SEEDS:
+        raise ValueError(f"seed must lie between -{_SEEDS} and {_SEEDS}, got {run.seed}")
     processes = hardware.devices * hardware.nodes
     if optimisation.batch_size % (optimisation.microbatches * processes):
         raise ValueError(

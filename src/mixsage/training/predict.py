@@ -19,6 +19,7 @@ from mixsage.data import CorruptImage, read_image
 from mixsage.models.weights import fit_weights
 from mixsage.training.build import build_model
 from mixsage.training.runs import RunFolder
+from mixsage.training.session import usable_device
 
 _log = logging.getLogger("mixsage")
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"})
@@ -64,20 +65,23 @@ def predict(
         images: image files, and folders to look for image files in.
         top_k: how many classes to name for each image.
         form: "csv" with a header, or "jsonl", an object a line.
-        device: where the model runs.
+        device: where the model runs: auto, cpu, cuda, cuda:1, …
         batch_size: images at a time.
         which: which of the run's weights.
         skip_corrupt: log and leave out images that cannot be read, instead of failing.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    kind, colon, number = device.partition(":")
+    device = f"{usable_device(kind)}{colon}{number}"
     model, about = load_model(run, device, which)
     classes: list[str] = about["classes"]
     if not 1 <= top_k <= len(classes):
         raise ValueError(f"top_k must lie in [1, {len(classes)}], the number of classes; got {top_k}")
     files = list(_files(images))
     if not files:
-        raise ValueError(f"no images in {', '.join(map(str, images))}; give image files, or folders of them")
+        where = f" in {', '.join(map(str, images))}" if images else ""
+        raise ValueError(f"no images{where}; give image files, or folders of them")
     return _lines(model, classes, _batches(files, about, batch_size, skip_corrupt), top_k, form, device)
 
 

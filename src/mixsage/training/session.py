@@ -78,14 +78,14 @@ class Session:
         return values
 
 
-def open_session(config: Config, fabric: Any) -> Session:
-    """Load the data, build the model, let Fabric set both up."""
+def open_session(config: Config, fabric: Any, *, starts: bool = True) -> Session:
+    """Load the data, build the model, let Fabric set both up; the weights to start from are not needed where a checkpoint has others."""
     dataset = data.load(
         config.data.data, folder=config.data.data_dir, image_size=config.data.image_size, skip_corrupt=config.data.skip_corrupt
     )
     feeds = _feeds(config, dataset, fabric)
     mixer = build.build_mixer(config.method.method, dataset.mean, dataset.std)
-    bare = _model(config, dataset)
+    bare = _model(config, dataset, starts)
     average = None if config.optimisation.ema is None else _average(bare, config.optimisation.ema).to(fabric.device)
     module = torch.compile(bare) if config.hardware.compile else bare
     optimizer = build.build_optimizer(config.optimisation, bare.parameters(), fabric.device)
@@ -109,9 +109,11 @@ def open_session(config: Config, fabric: Any) -> Session:
 def open_fabric(config: Config) -> Any:
     """Fabric for the hardware settings, launched."""
     hardware = config.hardware
-    device = _device(hardware.device)
+    device = usable_device(hardware.device)
     if hardware.precision == "fp16" and device == "cpu":
         raise ValueError("precision fp16 needs a GPU; on the CPU, choose bf16 or fp32")
+    if device == "cuda" and hardware.devices > torch.cuda.device_count():
+        raise ValueError(f"devices must be at most {torch.cuda.device_count()}, the GPUs of this machine; got {hardware.devices}")
     try:
         from lightning_fabric import Fabric
     except ModuleNotFoundError as error:
@@ -133,7 +135,8 @@ def end_processes(fabric: Any) -> None:
         process.kill()
 
 
-def _device(name: str) -> str:
+def usable_device(name: str) -> str:
+    """The device of this name, if torch can use it; "auto" takes the fastest that is there."""
     present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return next(kind for kind, there in present.items() if there)
@@ -153,7 +156,7 @@ def _seed(seed: int) -> None:
     np.random.seed(seed % 2**32)
 
 
-def _model(config: Config, dataset: DataSet) -> nn.Module:
+def _model(config: Config, dataset: DataSet, starts: bool) -> nn.Module:
     # A model draws its first weights from the global states: on all processes the same.
     _seed(config.run.seed)
     model = build.build_model(
@@ -161,10 +164,10 @@ def _model(config: Config, dataset: DataSet) -> nn.Module:
         num_classes=len(dataset.classes),
         channels=dataset.channels,
         width=config.model.width,
-        pretrained=config.model.pretrained,
+        pretrained=config.model.pretrained and starts,
     )
     build.try_model(model, config.model.model, channels=dataset.channels, size=dataset.size, num_classes=len(dataset.classes))
-    if config.model.weights is not None:
+    if config.model.weights is not None and starts:
         fit_weights(model, read_weights(config.model.weights), config.model.weights)
     return model.to(memory_format=torch.channels_last) if config.hardware.channels_last else model
 
@@ -176,10 +179,10 @@ def _average(model: nn.Module, decay: float) -> AveragedModel:
 def _feeds(config: Config, dataset: DataSet, fabric: Any) -> dict[str, Feed]:
     chosen = torch.arange(len(dataset.train))
     if config.data.per_class is not None:
-        chosen = per_class(dataset.train.labels, config.data.per_class, None)
+        chosen = per_class(dataset.train.labels, config.data.per_class, classes=dataset.classes)
     # A split that the data brings for choices needs none to be taken from the training images.
     share = 0.0 if dataset.validation is not None else config.data.val_share
-    kept, held = hold_out(dataset.train.labels[chosen], share, config.run.seed)
+    kept, held = hold_out(dataset.train.labels[chosen], share, config.run.seed, dataset.classes)
     batch_size = config.optimisation.batch_size
     if len(kept) < batch_size:
         raise ValueError(
@@ -200,7 +203,8 @@ def _feeds(config: Config, dataset: DataSet, fabric: Any) -> dict[str, Feed]:
             dataset.train, chosen[kept], dataset, batch_size=batch_size, train=True, augment=config.data.augment, **common
         )
     }
-    common |= {"batch_size": 5 * batch_size, "train": False}
+    # Without gradients more fits into memory; but not more than a few parts, where a whole batch does not.
+    common |= {"batch_size": 5 * batch_size // config.optimisation.microbatches, "train": False}
     if dataset.validation is not None:
         feeds["val"] = feed(dataset.validation, None, dataset, **common)
     elif len(held):

@@ -66,9 +66,10 @@ def train(config: Config, *, resume: bool = False, progress: Progress | None = N
         fabric = open_fabric(config)
         progress = progress if fabric.is_global_zero else Progress()
         claimed_here = not (resume or folder.description.exists())
+        starts = not (resume and checkpoint.all_of(folder.checkpoints))
         try:
             with reproducible(config.hardware.deterministic and fabric.device.type == "cuda"):
-                _Training(open_session(config, fabric), folder, progress, wish).run(resume)
+                _Training(open_session(config, fabric, starts=starts), folder, progress, wish).run(resume)
         except Exception as error:
             if not isinstance(error, Interrupted):
                 end_processes(fabric)
