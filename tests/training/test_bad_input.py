@@ -359,6 +359,12 @@ def test_a_damaged_or_newer_record_of_a_run(fails, tmp_path):
     assert "was written by a newer mixsage (format 2, this one reads 1); update mixsage" in fails("train", "--resume", run.path)
     rewrite(run.description, lambda content: content[:50])
     assert fails("train", "--resume", run.path).startswith(f"mixsage: {run.description} is damaged")
+    for other in (b"{}", b"[]"):
+        run.description.write_bytes(other)
+        assert (
+            fails("train", "--resume", run.path)
+            == f"mixsage: {run.description} is no record of a run of mixsage: it has no settings"
+        )
 
 
 def test_a_newer_checkpoint(fails, tmp_path):

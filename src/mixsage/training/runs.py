@@ -99,11 +99,14 @@ class RunFolder:
     def read(self) -> dict[str, Any]:
         """run.json, checked."""
         try:
-            description: dict[str, Any] = json.loads(self.description.read_text())
+            found: object = json.loads(self.description.read_text())
         except (FileNotFoundError, NotADirectoryError):
             raise RunError(f"there is no run in {self.path}: {self.description.name} is missing") from None
         except json.JSONDecodeError as error:
             raise RunError(f"{self.description} is damaged: {error}") from None
+        if not isinstance(found, dict) or "settings" not in found:
+            raise RunError(f"{self.description} is no record of a run of mixsage: it has no settings")
+        description: dict[str, Any] = found
         if description.get("format", 0) > FORMAT:
             raise RunError(
                 f"{self.path} was written by a newer mixsage (format {description['format']}, this one reads {FORMAT}); update mixsage"
