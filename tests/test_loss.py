@@ -179,8 +179,8 @@ def test_ties_share_the_gradient(loss):
     """Classes that are exactly alike must be treated alike, though only one of them can be found as the largest."""
     logits = torch.tensor([[2.0, 2.0, -1.0, 2.0]], requires_grad=True)
     loss(logits, torch.tensor([[0.0, 0.0, 1.0, 0.0]])).backward()
-    assert logits.grad[0, 0] == pytest.approx(float(logits.grad[0, 1]), rel=1e-5)
-    assert logits.grad[0, 0] == pytest.approx(float(logits.grad[0, 3]), rel=1e-5)
+    assert float(logits.grad[0, 0]) == pytest.approx(float(logits.grad[0, 1]), rel=1e-5)
+    assert float(logits.grad[0, 0]) == pytest.approx(float(logits.grad[0, 3]), rel=1e-5)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -135,9 +135,9 @@ LOOKING = [name for name in METHODS if get(name)().source is not None and get(na
         (MAPS.transpose(1, 2), ValueError, r"saliency must be raw maps \[B, H, W\] = \[4, 16, 12\], got \[4, 12, 16\]"),
         (MAPS[:3], ValueError, r"= \[4, 16, 12\], got \[3, 16, 12\]"),
         (
-            MAPS.numpy(),
+            MAPS.tolist(),
             TypeError,
-            r"saliency must be a tensor of raw maps .* \[4, 16, 12\], got ndarray; pass torch.as_tensor\(maps\)",
+            r"saliency must be a tensor of raw maps .* \[4, 16, 12\], got list; pass torch.as_tensor\(maps\)",
         ),
         ((MAPS * 255).byte(), TypeError, r"saliency must be floating point, got torch.uint8; pass maps.float\(\)"),
     ],
