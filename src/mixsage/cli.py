@@ -18,6 +18,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the command: the exit status of a verb."""
     logging.basicConfig(format="mixsage: %(message)s", level=logging.WARNING)
     given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = _answer(given)
+        sys.stdout.flush()  # here, where a reader that has gone can still be dealt with
+        return status
+    except KeyboardInterrupt:
+        return _fail("interrupted", status=130)
+    except BrokenPipeError:
+        # Whoever read our output has had enough, as in `mixsage train --help | head`; nothing more can be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except _said() as error:
+        if os.environ.get("MIXSAGE_DEBUG"):
+            raise
+        return _fail(str(error))
+
+
+def _answer(given: list[str]) -> int:
+    """What was asked for: help, the version, or a verb's work."""
     if not given or given[0] in {"-h", "--help", "help"}:
         print(_usage())
         return 0
@@ -32,18 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not {"-h", "--help"}.isdisjoint(rest):
         print(_help(verb, rest))
         return 0
-    try:
-        return VERBS[verb](rest)
-    except KeyboardInterrupt:
-        return _fail("interrupted", status=130)
-    except BrokenPipeError:
-        # Whoever read our output has had enough, as in `mixsage predict … | head`; nothing more can be written, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except _said() as error:
-        if os.environ.get("MIXSAGE_DEBUG"):
-            raise
-        return _fail(str(error))
+    return VERBS[verb](rest)
 
 
 def _said() -> tuple[type[Exception], ...]:

@@ -75,6 +75,7 @@ def test_predictions_as_json_lines(run, images):
         ({"top_k": 0}, r"top_k must lie in \[1, 10\]"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"device": "gpu"}, "unknown device 'gpu'; did you mean 'cpu'"),
+        ({"device": "cuda:one"}, "unknown device 'cuda:one'; behind the colon stands which one it is"),
     ],
 )
 def test_predictions_that_cannot_be(run, images, options, message):

@@ -72,8 +72,7 @@ def predict(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    kind, colon, number = device.partition(":")
-    device = f"{usable_device(kind)}{colon}{number}"
+    device = place(device)
     model, about = load_model(run, device, which)
     classes: list[str] = about["classes"]
     if not 1 <= top_k <= len(classes):
@@ -83,6 +82,14 @@ def predict(
         where = f" in {', '.join(map(str, images))}" if images else ""
         raise ValueError(f"no images{where}; give image files, or folders of them")
     return _lines(model, classes, _batches(files, about, batch_size, skip_corrupt), top_k, form, device)
+
+
+def place(name: str) -> str:
+    """The device of this name for a single process: "auto", "cpu", or a kind of which a number may say which one, as in "cuda:1"."""
+    kind, colon, number = name.partition(":")
+    if colon and not number.isdecimal():
+        raise ValueError(f"unknown device {name!r}; behind the colon stands which one it is, as in cuda:1")
+    return f"{usable_device(kind)}{colon}{number}"
 
 
 def _lines(
