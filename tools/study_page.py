@@ -63,7 +63,7 @@ def _costs(setting: Setting, plain: Arm) -> dict[str, str]:
 
 if __name__ == "__main__":
     records = read_all([RECORDS])
-    for path in report(records, ROOT / "docs" / "study.md", title=TITLE):
+    for path in report(records, ROOT / "docs" / "study.md", title=TITLE, costs=COSTS):
         print(path.relative_to(ROOT))
     page = ROOT / "docs" / "choosing.md"
     page.write_text(filled(page.read_text(encoding="utf-8"), records), encoding="utf-8")

@@ -33,7 +33,9 @@ def records():
 
 @needs_study
 def test_the_page_is_what_the_records_make(tool, records):
-    assert (ROOT / "docs" / "study.md").read_text() == markdown(records, "study", title=tool.TITLE), "run: make study-page"
+    assert (ROOT / "docs" / "study.md").read_text() == markdown(records, "study", title=tool.TITLE, costs=tool.COSTS), (
+        "run: make study-page"
+    )
 
 
 @needs_study

@@ -76,15 +76,20 @@ def test_steps_are_multiplied_by_their_number(tmp_path):
         run("long", 0, 1, epochs=120),
         run("sage", 0, 1, method="SAGE()"),
         run("x", 0, 1, method="SAGE(passes=1)"),
+        run("control", 0, 1, method="SAGE(saliency=Uniform())"),
     )
     plain = tmp_path / "plain.json"
     plain.write_text(json.dumps({"ratios": {"sage": {"median": 2.0, "low": 1.9}, "sage(passes=1)": 1.1}}))
     assert {arm: cost.ratio.mean for arm, cost in by_steps(own, "plain", plain).items()} == {"long": 2.0, "sage": 2.0, "x": 1.1}
     assert by_steps(own, "sage", plain)["long"].ratio.mean == 1.0
     bench = tmp_path / "bench.json"
-    rows = [{"name": "sage one pass", "spread": {"median": 1.2, "low": 1, "high": 2, "count": 3}}]
+    spread = {"low": 1, "high": 2, "count": 3}
+    rows = [
+        {"name": "sage one pass", "spread": spread | {"median": 1.2}},
+        {"name": "sage uniform maps", "spread": spread | {"median": 1.9}},
+    ]
     bench.write_text(json.dumps({"comparisons": [{"name": "overhead", "rows": []}, {"name": "steps", "rows": rows}]}))
-    assert {arm: cost.ratio.mean for arm, cost in by_steps(own, "plain", bench).items()} == {"long": 2.0, "x": 1.2}
+    assert {arm: cost.ratio.mean for arm, cost in by_steps(own, "plain", bench).items()} == {"long": 2.0, "x": 1.2, "control": 1.9}
 
 
 @pytest.mark.parametrize(

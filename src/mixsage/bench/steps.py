@@ -12,6 +12,7 @@ from mixsage.bench.results import Comparison, Row
 from mixsage.bench.timing import Settings, Work, ratio, take_turns
 from mixsage.methods import Mixer
 from mixsage.methods.sage import SAGE
+from mixsage.saliency import Uniform
 from mixsage.step import accumulate
 
 GOALS = {"sage": 2.03, "sage one pass": 1.08, "puzzlemix": 1.8, "comixup": 2.1, "saliencymix": 1.05}
@@ -41,9 +42,14 @@ def compare(settings: Settings) -> Comparison:
 
 
 def mixers() -> dict[str, Mixer]:
-    """Every method with its own settings, and SAGE in a single pass; no mixing first."""
+    """Every method with its own settings, and SAGE in a single pass and without saliency; no mixing first."""
     names = [name for name in methods.available() if name != "clean"]
-    return {"clean": methods.get("clean")(), **{name: methods.get(name)() for name in names}, "sage one pass": SAGE(passes=1)}
+    return {
+        "clean": methods.get("clean")(),
+        **{name: methods.get(name)() for name in names},
+        "sage one pass": SAGE(passes=1),
+        "sage uniform maps": SAGE(saliency=Uniform()),
+    }
 
 
 def _rows(model: nn.Module, ending: str, images: Tensor, labels: Tensor, settings: Settings) -> list[Row]:
@@ -73,4 +79,8 @@ def _rows(model: nn.Module, ending: str, images: Tensor, labels: Tensor, setting
 
 
 def _title(name: str, mixer: Mixer) -> str:
-    return type(mixer).__name__ + {"sage": ", two passes", "sage one pass": ", one pass"}.get(name, "")
+    return type(mixer).__name__ + {
+        "sage": ", two passes",
+        "sage one pass": ", one pass",
+        "sage uniform maps": ", two passes, uniform maps",
+    }.get(name, "")

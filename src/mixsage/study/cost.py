@@ -21,7 +21,7 @@ _ELSEWHERE = frozenset(
     {"precision", "channels_last", "compile", "device", "devices", "data_dir", "out", "seed", "workers", "resident"}
 )
 """Settings that change where and how fast a run is made, not what it does."""
-_SPELLINGS = {"sageonepass": "sage(passes=1)"}
+_SPELLINGS = {"sageonepass": "sage(passes=1)", "sageuniformmaps": "sage(saliency=uniform())"}
 """Names in the results of `mixsage bench` that are no notation."""
 
 
