@@ -1,4 +1,4 @@
-"""Fill the tables that stand between marks in README.md and docs from benchmarks/results/bench_cpu.json, which `mixsage bench` wrote,
+"""Fill the tables that stand between marks in README.md and docs, and draw docs/images/bench.svg, from benchmarks/results/bench_cpu.json, which `mixsage bench` wrote,
 and from what scripts in benchmarks wrote beside it: solvers_cpu.json, search_regret.json, fit_engines_cpu.json, integrations_cpu.jsonl.
 
 python tools/fill_tables.py             write them
@@ -21,11 +21,15 @@ import integration_tables
 import search_tables
 import solver_tables
 
+from mixsage.bench.picture import picture
 from mixsage.bench.results import Comparison, Results, Row
 from mixsage.bench.text import goal, machine, number, verdict
+from mixsage.reports.figures.style import save
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "bench_cpu.json"
+PICTURE = ROOT / "docs" / "images" / "bench.svg"
+"""The numbers with a goal and the growth curves, drawn."""
 UNKNOWN = "–"
 """What stands where nothing was measured."""
 UNMEASURED = "Not measured yet."
@@ -175,6 +179,8 @@ def main() -> int:
             print(f"{path.relative_to(ROOT)}: {'does not agree with the results' if check else 'filled'}")
             if not check:
                 path.write_text(wanted, encoding="utf-8")
+    if results is not None and not check:
+        save(picture(results), PICTURE)
     return int(check and stale > 0)
 
 
