@@ -64,7 +64,15 @@ def test_what_choosing_claims(records):
         for arm in ("Mixup", "SaliencyMix", "CutMix", "SAGE", "SAGE, uniform maps"):
             assert (found[arm] > found["no mixing"]) is better, (metric, arm)
     error = {arm: sum(values.values()) / len(values) for arm, values in by_arm(records, "ece").items()}
-    assert max(error["SAGE"], error["SaliencyMix"]) < error["no mixing"] / 3
+    assert max(error["SAGE"], error["SaliencyMix"], error["Co-Mixup"]) < error["no mixing"] / 3
+    assert min(error, key=error.__getitem__) in {"Co-Mixup", "SAGE, one pass, twice the steps"}
+    mixed = [arm for arm in mean if "bf16" not in arm and "one pass" not in arm and "uniform" not in arm and "no mixing" not in arm]
+    assert sorted(mixed, key=mean.__getitem__)[-2:] == ["Co-Mixup", "SAGE"]
+    ood = {arm: sum(values.values()) / len(values) for arm, values in by_arm(records, "ood").items()}
+    assert ood["Co-Mixup"] < ood["no mixing"] < ood["Puzzle Mix"]
+    assert 0 < mean["Puzzle Mix"] - mean["no mixing"] < 1
+    for arm, moved in {"SAGE": 0.05, "no mixing": 0.65}.items():
+        assert abs(accuracy[f"{arm}, bf16"][0] - accuracy[arm][0]) < moved
 
 
 @needs_study

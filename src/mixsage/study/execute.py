@@ -45,7 +45,9 @@ def _alone(folder: Path) -> Iterator[None]:
             _log.warning("another process is making the run in %s; waiting for it", folder)
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
-            _log.warning("no lock on the run in %s, as its file system has none (%s): let no other study make it now", folder, error)
+            _log.warning(
+                "no lock on the run in %s, as its file system has none (%s): let no other study make it now", folder, error
+            )
         try:
             yield
         finally:
