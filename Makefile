@@ -17,7 +17,7 @@ OLDEST_EXTRAS := train report study attacks onnx timm torchvision lightning tran
 UV := $(BIN)/uv
 UV_PIN := $(shell sed -n 's/^uv==\([^ ]*\).*/uv==\1/p' requirements/dev.txt)
 # Worker processes and the threads of torch must not compete for the same cores.
-PYTEST := -m pytest $(if $(filter-out 0,$(JOBS)),-n $(JOBS)) -m
+PYTEST := -m pytest $(if $(filter-out 0,$(JOBS)),-n $(JOBS) --dist loadgroup) -m
 ONE_THREAD := $(if $(filter-out 0 1,$(JOBS)),OMP_NUM_THREADS=1)
 
 .DEFAULT_GOAL := help
