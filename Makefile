@@ -16,8 +16,9 @@ OLDEST := .venv-oldest
 OLDEST_EXTRAS := train report study attacks onnx timm torchvision lightning transformers
 UV := $(BIN)/uv
 UV_PIN := $(shell sed -n 's/^uv==\([^ ]*\).*/uv==\1/p' requirements/dev.txt)
-# Worker processes and the threads of torch must not compete for the same cores.
-PYTEST := -m pytest $(if $(filter-out 0,$(JOBS)),-n $(JOBS) --dist loadgroup) -m
+# Worker processes and the threads of torch must not compete for the same cores. A file's tests stay together: the blocks of a page go on from
+# those before them.
+PYTEST := -m pytest $(if $(filter-out 0,$(JOBS)),-n $(JOBS) --dist loadfile) -m
 ONE_THREAD := $(if $(filter-out 0 1,$(JOBS)),OMP_NUM_THREADS=1)
 
 .DEFAULT_GOAL := help

@@ -39,12 +39,6 @@ pytest_collect_file = Sybil(
 ).pytest()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.suffix == ".md":  # several test processes must not share a page out among them
-            item.add_marker(pytest.mark.xdist_group(str(item.path)))
-
-
 TORCH_ALONE = bool(os.environ.get("MIXSAGE_TORCH_ALONE"))
 
 
