@@ -58,7 +58,7 @@ def capture(session: Session, place: Place) -> dict[str, Any]:
 
 
 def restore(session: Session, state: dict[str, Any]) -> Place:
-    """Bring the session to a saved state, and say where that is."""
+    """Bring all that trains to a saved state, and say how far that was."""
     ours, theirs = list(session.dataset.classes), state["classes"]
     if ours != theirs:
         raise ValueError(
