@@ -10,10 +10,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("lightning_fabric")
 pytest.importorskip("torchmetrics")
@@ -45,6 +47,15 @@ def spec(tmp_path: Path) -> Path:
     file = tmp_path / "small.toml"
     file.write_text(SPEC)
     return file
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As many threads as a process of its own is given: sums of more come in another order, and differ in their last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def found(out: Path) -> dict[str, dict]:
@@ -156,6 +167,7 @@ def test_a_study_that_is_asked_to_stop_stops_its_workers(tmp_path, spec):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 def test_processes_and_a_kill_give_the_same_records(tmp_path, spec):
     """Killed with its workers at some moments, and run again in two processes: the records of a study that was never disturbed."""
     run_study(spec, tmp_path / "calm", say=lambda _: None)
@@ -187,6 +199,7 @@ def test_a_worker_that_dies_is_replaced_and_reported(tmp_path, spec, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 def test_a_ray_cluster_gives_the_same_records(tmp_path, spec):
     ray = pytest.importorskip("ray")
     run_study(spec, tmp_path / "here", say=lambda _: None)
