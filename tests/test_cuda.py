@@ -261,8 +261,10 @@ def agrees_with_the_cpu(name, make=convnet):
         reference.load_state_dict(fresh(make))
         accumulate(mixer, replayed, images.to(DEVICE), labels.to(DEVICE), plan=one.plan.to(DEVICE))
         accumulate(mixer, reference, images, labels, plan=one.plan)
+    # Some gradients are zero but for rounding, such as that of a bias before a normalisation: the largest of the model tells what that may be.
+    largest = max(float(gradient.abs().max()) for gradient in gradients(reference).values())
     for parameter, gradient in gradients(reference).items():
-        atol = 1e-4 * max(1e-2, float(gradient.abs().max()))
+        atol = max(1e-4 * float(gradient.abs().max()), 1e-5 * largest, 1e-6)
         torch.testing.assert_close(gradients(replayed)[parameter].cpu(), gradient, rtol=1e-3, atol=atol)
     return f"{int(alike.sum())} of {len(alike)} images mixed alike"
 
@@ -382,7 +384,7 @@ CHECKS = {
 }
 GRAPHS = {
     f"graphs, {name}{', gradients allocated' if allocated else ''}": partial(compiled_as_graphs, name, allocated=allocated)
-    for name, allocated in (("mixup", False), ("sage, no reuse", False), ("sage", True), ("sage", False))
+    for name, allocated in (("mixup", False), ("sage, no reuse", False), ("sage", True))
 }
 
 if pytest is not None:
@@ -396,7 +398,7 @@ if pytest is not None:
     @pytest.mark.gpu
     @pytest.mark.slow
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-    @pytest.mark.parametrize("name", [name for name in GRAPHS if name != "graphs, sage"])
+    @pytest.mark.parametrize("name", GRAPHS)
     def test_as_graphs(name):
         GRAPHS[name]()
 

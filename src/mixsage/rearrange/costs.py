@@ -1,7 +1,6 @@
 """What each engine should take, in seconds: the model that `engine="auto"` chooses by.
 
-The constants of the CPU are fitted by benchmarks/fit_engines.py. Those of other devices are not fits: they count the kernels that the host
-launches, four for each shift that the direct engine visits and a fixed number for the fourier engine.
+The constants are fitted by benchmarks/fit_engines.py, to a CPU and to a CUDA GPU. Other devices are taken for a GPU that has no triton.
 """
 
 from __future__ import annotations
@@ -14,32 +13,39 @@ from torch import Tensor
 
 from mixsage.rearrange import direct, fourier
 
-DIRECT_CPU = (1.06e-4, 1.06e-5, 1.92e-10)
-"""Seconds a call, a shift and group of pairs, a pixel of an overlap."""
-FOURIER_CPU = (6.61e-4, 9.31e-11, 4.27e-9, 3.13e-6)
-"""Seconds a call, a point of the transforms (times its logarithm), a value of the surface, a pair."""
-_LAUNCH = 5e-6
-_LAUNCHES_PER_SHIFT, _LAUNCHES_FOURIER = 4, 400
+CONSTANTS = {
+    "cpu": {
+        "direct": (1.06e-4, 1.06e-5, 1.92e-10),
+        "fourier": (6.61e-4, 9.31e-11, 4.27e-9, 3.13e-6),
+    },
+    "cuda": {
+        "direct": (1e-3, 2e-5, 1e-13),
+        "fourier": (3e-3, 1e-12, 1e-11, 1e-6),
+        "triton": (2e-4, 1e-9, 1e-12),
+    },
+}
+"""Seconds by device and engine: a call, a shift and group of pairs (of triton: a shift of a pair), a pixel of an overlap; of the fourier
+engine a call, a point of the transforms (times its logarithm), a value of the surface, a pair.
+"""
 
 
 def estimate(device: str, shape: tuple[int, int, int], shifts: Tensor) -> dict[str, float]:
     """Seconds by engine. ``shifts`` [N, 2] lies on the CPU."""
-    if device != "cpu":
-        return {"direct": _LAUNCH * _LAUNCHES_PER_SHIFT * len(shifts), "fourier": _LAUNCH * _LAUNCHES_FOURIER}
-    return {
-        name: sum(cost * work for cost, work in zip(constants, amounts, strict=True))
-        for (name, amounts), constants in zip(amounts_of_work(shape, shifts).items(), (DIRECT_CPU, FOURIER_CPU), strict=True)
-    }
+    constants = CONSTANTS.get(device, CONSTANTS["cuda"])
+    amounts = amounts_of_work(device, shape, shifts)
+    return {name: sum(cost * work for cost, work in zip(each, amounts[name], strict=True)) for name, each in constants.items()}
 
 
-def amounts_of_work(shape: tuple[int, int, int], shifts: Tensor) -> Mapping[str, tuple[float, ...]]:
+def amounts_of_work(device: str, shape: tuple[int, int, int], shifts: Tensor) -> Mapping[str, tuple[float, ...]]:
     """What the constants are multiplied with, by engine."""
     batch, height, width = shape
     sides = torch.tensor([height, width], device="cpu")
-    overlaps = int((sides - shifts.abs()).clamp(min=0).prod(dim=1).sum())
-    groups = math.ceil(batch / direct.pairs_at_a_time(height, width, 4))
+    overlaps = float(batch * int((sides - shifts.abs()).clamp(min=0).prod(dim=1).sum()))
+    groups = math.ceil(batch / direct.pairs_at_a_time(height, width, 4)) if device == "cpu" else 1
     points, transforms = fourier.work(height, width, shifts)
+    values = float(batch * len(shifts))
     return {
-        "direct": (1.0, float(groups * len(shifts)), float(batch * overlaps)),
-        "fourier": (1.0, batch * transforms * points * math.log2(points), float(batch * len(shifts)), float(batch)),
+        "direct": (1.0, float(groups * len(shifts)), overlaps),
+        "fourier": (1.0, batch * transforms * points * math.log2(points), values, float(batch)),
+        "triton": (1.0, values, overlaps),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 from collections.abc import Iterator
 from functools import cache
@@ -16,7 +17,7 @@ from mixsage.rearrange import costs, direct, fourier
 from mixsage.rearrange.blend import Engine
 
 ENGINES = ("direct", "fourier", "triton")
-"""Engines by name; "auto" chooses between the first two."""
+"""Engines by name; "auto" chooses among those that work on the maps' device."""
 
 _LOG = logging.getLogger("mixsage")
 _DEFAULT_MEMORY = {"cpu": 64.0}
@@ -39,7 +40,7 @@ def load(name: str, first: Tensor, shifts: Tensor) -> Engine:
     """The engine of this name; for "auto" the one that should be done first."""
     check_engine(name)
     if name == "auto":
-        name = _choose(first.device.type, (len(first), first.shape[1], first.shape[2]), shifts)
+        name = _choose(first.device, (len(first), first.shape[1], first.shape[2]), shifts)
     if name == "direct":
         return direct
     if name == "fourier":
@@ -71,11 +72,35 @@ def within(memory: float | None, each: int, count: int, first: Tensor, second: T
     yield from zip(torch.split(first, pairs), torch.split(second, pairs), strict=True)
 
 
-def _choose(device: str, shape: tuple[int, int, int], shifts: Tensor) -> str:
-    estimates = costs.estimate(device, shape, shifts)
+def _choose(device: torch.device, shape: tuple[int, int, int], shifts: Tensor) -> str:
+    names = ENGINES if device.type == "cuda" and _triton_works(device) else ("direct", "fourier")
+    expected = costs.estimate(device.type, shape, shifts)
+    estimates = {name: expected[name] for name in names}
     name = min(estimates, key=lambda name: estimates[name])
-    _tell(name, device, shape, len(shifts), " and ".join(f"{1e3 * cost:.3g} ms for {each}" for each, cost in estimates.items()))
+    _tell(
+        name, device.type, shape, len(shifts), " and ".join(f"{1e3 * cost:.3g} ms for {each}" for each, cost in estimates.items())
+    )
     return name
+
+
+@cache
+def _triton_works(device: torch.device) -> bool:
+    """Whether triton is there, and can build and run kernels: it needs a C compiler too, which machines that only train may lack."""
+    if importlib.util.find_spec("triton") is None:
+        _LOG.info('triton is not installed: on %s, engine="auto" does without it', device)
+        return False
+    try:
+        maps = torch.ones(1, 1, 1, device=device)
+        _triton().total_saliency(maps, maps, torch.zeros(1, 2, dtype=torch.int64, device="cpu"))
+    except Exception as error:  # noqa: BLE001  # of a compiler, a driver, a linker; said below, and others do the work
+        _LOG.warning(
+            'triton does not work on %s (%s: %s): engine="auto" does without it, which is slower',
+            device,
+            type(error).__name__,
+            " ".join(str(error).split())[:200],
+        )
+        return False
+    return True
 
 
 @cache

@@ -48,6 +48,11 @@ TOP = 16
 """So many shifts of a pair are rescored where the host must not look at values."""
 _GOOD = (1, 3, 5, 7, 9, 15)
 _RESCORED_PIXELS = 2**18
+"""So many pixels are rescored at a time on a CPU, to stay in its cache."""
+_RESCORED_AT_A_TIME = 4
+"""So many shifts of every pair are rescored at a time on a device: its launches do not grow with the batch then, and no more memory is taken
+than the surface has just given back.
+"""
 _VANISHED = 60.0
 """e^-x stays at this x: beyond, it leaves the range of normal numbers, where processors and libraries are some ten times slower."""
 
@@ -197,14 +202,14 @@ def best_of_top(first: Tensor, second: Tensor, shifts: Tensor) -> tuple[Tensor, 
     places = surface(first, second, shifts, FINE).upper.topk(count, dim=1).indices
     pair = torch.arange(len(first), device=first.device).repeat_interleave(count)
     offsets = shifts.to(first.device, non_blocking=True)[places.flatten()]
-    values = _rescore(first, second, pair, offsets).view(-1, count)
+    values = _rescore(first, second, pair, offsets, part=_RESCORED_AT_A_TIME * len(first)).view(-1, count)
     highest = values.amax(dim=1)
     return places.masked_fill(values < highest[:, None], len(shifts)).amin(dim=1), highest
 
 
-def _rescore(first: Tensor, second: Tensor, pair: Tensor, offsets: Tensor) -> Tensor:
-    """Exact v of these pairs, each under its shift; in parts, as each holds a copy of its maps."""
-    part = max(1, _RESCORED_PIXELS // first[0].numel())
+def _rescore(first: Tensor, second: Tensor, pair: Tensor, offsets: Tensor, part: int | None = None) -> Tensor:
+    """Exact v of these pairs, each under its shift; so many at a time, as each holds a copy of its maps."""
+    part = part or max(1, _RESCORED_PIXELS // first[0].numel())
     parts = zip(torch.split(pair, part), torch.split(offsets, part), strict=True)
     return torch.cat([direct.at(first[rows], second[rows], moves) for rows, moves in parts])
 

@@ -22,7 +22,10 @@ def total_saliency(first: Tensor, second: Tensor, shifts: Tensor) -> Tensor:
     batch, height, width = first.shape
     values = first.new_empty(batch, len(shifts))
     shifts = shifts.to(first.device, non_blocking=True).contiguous()
-    _gained[(len(shifts), batch)](first.contiguous(), second.contiguous(), shifts, values, height, width, len(shifts), BLOCK=_BLOCK)
+    with _device_of(first):
+        _gained[(len(shifts), batch)](
+            first.contiguous(), second.contiguous(), shifts, values, height, width, len(shifts), BLOCK=_BLOCK
+        )
     return values.add_(first.sum(dim=(1, 2))[:, None])
 
 
@@ -46,19 +49,20 @@ def blend(images: Tensor, partners: Tensor, first: Tensor, second: Tensor, offse
     batch, channels, height, width = images.shape
     images, mixed = images.contiguous(), torch.empty_like(images, memory_format=torch.contiguous_format)
     mask = torch.empty_like(first, memory_format=torch.contiguous_format)
-    _blended[(triton.cdiv(height * width, _BLOCK), batch)](
-        images,
-        partners.contiguous(),
-        first.contiguous(),
-        second.contiguous(),
-        offsets.contiguous(),
-        mixed,
-        mask,
-        channels,
-        height,
-        width,
-        BLOCK=_BLOCK,
-    )
+    with _device_of(images):
+        _blended[(triton.cdiv(height * width, _BLOCK), batch)](
+            images,
+            partners.contiguous(),
+            first.contiguous(),
+            second.contiguous(),
+            offsets.contiguous(),
+            mixed,
+            mask,
+            channels,
+            height,
+            width,
+            BLOCK=_BLOCK,
+        )
     return mixed, mask
 
 
@@ -106,6 +110,11 @@ def _blended(images, partners, first, second, offsets, mixed, mask, channels, he
         mine = tl.load(images + target, mask=inside, other=0.0)
         theirs = tl.load(images + (partner * channels + channel) * pixels + source, mask=covered, other=0.0)
         tl.store(mixed + target, share * mine + (1 - share) * theirs, mask=inside)
+
+
+def _device_of(tensor: Tensor) -> torch.cuda.device:
+    """Triton launches on the current device, wherever the tensors lie."""
+    return torch.cuda.device(tensor.device.index if tensor.device.type == "cuda" else -1)
 
 
 def _check_device(tensor: Tensor) -> None:
