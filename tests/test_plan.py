@@ -517,3 +517,18 @@ def test_any_plan_on_any_pool(data):
 def test_public_names():
     for name in mixsage.__all__:
         assert getattr(mixsage, name) is not None
+
+
+def test_a_source_that_is_known_to_stay_is_not_looked_at(monkeypatch):
+    """On a device a look at the offsets would be waited for; to the same images."""
+    images, offsets = torch.randn(4, 3, 6, 5), torch.tensor([[[0, 0], [1, -2]]]).expand(4, -1, -1)
+    masks = torch.rand(4, 2, 6, 5)
+    sources = torch.tensor([[0, 1], [1, 2], [2, 3], [3, 0]])
+    plain = MixPlan(sources=sources, masks=masks, warp=Shift(offsets)).apply(images)
+    known = Shift(offsets, still=(0,)).to("cpu")
+    monkeypatch.setattr(torch.Tensor, "any", lambda *_: pytest.fail("the offsets of a source that stays were looked at"))
+    assert not known.moves(0)
+    monkeypatch.undo()
+    assert torch.equal(MixPlan(sources=sources, masks=masks, warp=known).apply(images), plain)
+    plan = mixsage.SAGE(passes=1).plan(images)
+    assert plan.warp.still == (0,) and not plan.warp.offsets[:, 0].any()

@@ -1,5 +1,5 @@
 """Fill the tables that stand between marks in README.md and docs, and draw docs/images/bench.svg, from benchmarks/results/bench_cpu.json, which `mixsage bench` wrote,
-and from what scripts in benchmarks wrote beside it: solvers_cpu.json, search_regret.json, fit_engines_cpu.json, integrations_cpu.jsonl.
+and from what scripts in benchmarks wrote beside it: solvers_cpu.json, search_regret.json, fit_engines_*.json, integrations_cpu.jsonl.
 
 python tools/fill_tables.py             write them
 python tools/fill_tables.py --check     say which documents disagree with the results, and fail if any does
@@ -97,7 +97,7 @@ TABLES: dict[str, Callable[[str, Results | None], str]] = {
     "search-cost": search_cost,
     "search-regret": lambda old, results: search_tables.regret(search_tables.known(search_tables.REGRET)),
     "search-rescored": lambda old, results: search_tables.rescored(search_tables.known(search_tables.REGRET)),
-    "search-model": lambda old, results: search_tables.model(search_tables.known(search_tables.MODEL)),
+    "search-model": lambda old, results: search_tables.model([search_tables.known(path) for path in search_tables.MODELS]),
     "cost-sage": lambda old, results: sage_cost(results),
     **{f"cost-{name}": lambda old, results, name=name: step_cost({name: ""}, results) for name in CARDS},  # type: ignore[misc]  # the default binds the loop's variable
     "integrations": lambda old, results: integration_tables.overhead(),

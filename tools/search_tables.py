@@ -1,15 +1,16 @@
-"""The tables of docs/search.md from search_regret.json and fit_engines_cpu.json in benchmarks/results, which the scripts of these names wrote;
-`fill_tables.py` puts them in.
+"""The tables of docs/search.md from search_regret.json, fit_engines_cpu.json and fit_engines_cuda.json in benchmarks/results, which the scripts
+of these names wrote; `fill_tables.py` puts them in.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
-REGRET, MODEL = RESULTS / "search_regret.json", RESULTS / "fit_engines_cpu.json"
+REGRET, MODELS = RESULTS / "search_regret.json", (RESULTS / "fit_engines_cpu.json", RESULTS / "fit_engines_cuda.json")
 UNKNOWN = "Not measured yet."
 
 
@@ -46,19 +47,29 @@ def rescored(record: dict[str, Any] | None) -> str:
     return "\n".join(lines)
 
 
-def model(record: dict[str, Any] | None) -> str:
-    """How well the cost model predicts, and what its mistakes cost."""
-    if record is None:
+def model(records: Sequence[dict[str, Any] | None]) -> str:
+    """How well the cost model predicts on each machine, and what its mistakes cost."""
+    found = [record for record in records if record is not None]
+    if not found:
         return UNKNOWN
-    lines = ["| engine | searches | predicted / measured, median | 5 % to 95 % |", "| --- | --- | --- | --- |"]
-    for engine, ratio in record["predicted_over_measured"].items():
-        lines.append(f"| {engine} | {ratio['count']} | {ratio['median']:.2f} | {ratio['low']:.2f} to {ratio['high']:.2f} |")
+    lines = ["| where | engine | searches | predicted / measured, median | 5 % to 95 % |", "| --- | --- | --- | --- | --- |"]
+    for record in found:
+        for engine, ratio in record["predicted_over_measured"].items():
+            spread = f"{ratio['low']:.2f} to {ratio['high']:.2f}"
+            lines.append(f"| {_place(record)} | {engine} | {ratio['count']} | {ratio['median']:.2f} | {spread} |")
+    return "\n".join([*lines, "", *(_mistakes(record) for record in found)])
+
+
+def _place(record: dict[str, Any]) -> str:
+    return str(record.get("gpu", record["machine"]))
+
+
+def _mistakes(record: dict[str, Any]) -> str:
     choices = record["choices"]
-    mistakes = f"The slower engine is chosen in {choices['slower']} of {choices['points']} searches"
+    said = f"a slower engine is chosen in {choices['slower']} of {choices['points']} searches"
     if choices["slower"]:
-        mistakes += f", which then take {100 * choices['median_loss']:.0f} % longer on the median, {100 * choices['largest_loss']:.0f} % at most"
-    where = f"Measured on: {record['machine']}, {record['threads']} threads, torch {record['torch']}."
-    return "\n".join([*lines, "", f"{mistakes}. {where}"])
+        said += f", which then take {100 * choices['median_loss']:.0f} % longer on the median, {100 * choices['largest_loss']:.0f} % at most"
+    return f"- {_place(record)}, {record['threads']} threads, torch {record['torch']}: {said}."
 
 
 def known(path: Path) -> dict[str, Any] | None:

@@ -16,9 +16,13 @@ class Shift:
 
     offsets: Tensor
     """[B, K, 2] int64, rows first: pixel (i, j) shows the source at (i - offset_i, j - offset_j)."""
+    still: tuple[int, ...] = ()
+    """Sources whose offsets are known to be zero, so that nothing is done for them where a look at the offsets would wait for a device."""
 
     def moves(self, k: int) -> bool:
         """Whether source ``k`` moves at all, as far as can be told without waiting for a device."""
+        if k in self.still:
+            return False
         return self.offsets.device.type != "cpu" or bool(self.offsets[:, k].any())
 
     def index(self, k: int, height: int, width: int) -> tuple[Tensor, Tensor | None]:
@@ -27,7 +31,7 @@ class Shift:
 
     def to(self, device: torch.device | str) -> Shift:
         """The same shift on another device."""
-        return Shift(moved(self.offsets, device))
+        return replace(self, offsets=moved(self.offsets, device))
 
 
 @dataclass(frozen=True, eq=False)

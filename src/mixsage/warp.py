@@ -19,11 +19,10 @@ def shift_index(offsets: Tensor, height: int, width: int) -> tuple[Tensor, Tenso
     """
     rows = torch.arange(height, device=offsets.device) - offsets[:, :1]
     columns = torch.arange(width, device=offsets.device) - offsets[:, 1:]
-    row_inside = (rows >= 0) & (rows < height)
-    column_inside = (columns >= 0) & (columns < width)
     # Clamping each axis by itself keeps the index valid, so that no second pass over [B, H, W] is needed to repair it.
-    index = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
-    return index.flatten(1), row_inside[:, :, None] & column_inside[:, None, :]
+    near_rows, near_columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
+    index = near_rows[:, :, None] * width + near_columns[:, None, :]
+    return index.flatten(1), (rows == near_rows)[:, :, None] & (columns == near_columns)[:, None, :]
 
 
 def block_of(size: int, blocks: int, device: torch.device | None = None) -> Tensor:

@@ -10,12 +10,12 @@ from types import ModuleType
 
 import pytest
 
-from mixsage.rearrange import costs
+from mixsage.rearrange import costs, sample_shifts
 
 pytest.importorskip("scipy")
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORD = ROOT / "benchmarks" / "results" / "fit_engines_cpu.json"
+RECORDS = {device: ROOT / "benchmarks" / "results" / f"fit_engines_{device}.json" for device in ("cpu", "cuda")}
 KNOWN = {"direct": (1e-4, 2e-6, 3e-10), "fourier": (1e-3, 4e-10, 5e-9, 6e-6)}
 
 
@@ -30,9 +30,9 @@ def script() -> ModuleType:
 
 
 def test_known_constants_are_found_again(script: ModuleType) -> None:
-    grid = list(script.points(quick=False))
+    grid = list(script.points("cpu", quick=False))
     for point in grid:
-        for engine in script.engines_of(point):
+        for engine in script.engines_of("cpu", point):
             point.seconds[engine] = script.predicted(point, engine, KNOWN[engine])
     for engine, constants in KNOWN.items():
         assert script.fit(grid, engine) == pytest.approx(constants, rel=0.01)
@@ -51,12 +51,14 @@ def test_a_wrong_choice_is_counted_with_what_it_costs(script: ModuleType) -> Non
     assert found["predicted_over_measured"]["direct"]["median"] == 2.0
 
 
-def test_every_engine_is_timed_and_the_predictions_are_those_of_the_cost_model(script: ModuleType) -> None:
-    grid = list(script.points(quick=True))
-    assert all(script.engines_of(point) == ["direct", "fourier"] for point in grid)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_engine_is_timed_and_the_predictions_are_those_of_the_cost_model(script: ModuleType, device: str) -> None:
+    grid = list(script.points(device, quick=True))
+    assert all(script.engines_of(device, point) == list(costs.CONSTANTS[device]) for point in grid)
     for point in grid:
-        expected = costs.estimate("cpu", (point.batch, point.side, point.side), script.tried(point.side, point.portion))
-        for engine, constants in (("direct", costs.DIRECT_CPU), ("fourier", costs.FOURIER_CPU)):
+        expected = costs.estimate(device, (point.batch, point.side, point.side), script.tried(point.side, point.portion))
+        assert expected.keys() == costs.CONSTANTS[device].keys()
+        for engine, constants in costs.CONSTANTS[device].items():
             assert script.predicted(point, engine, constants) == pytest.approx(expected[engine])
 
 
@@ -65,7 +67,7 @@ def test_the_quick_form(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "fit_engines.py"), "--quick", "--rounds", "1", "--json", str(out)]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
-    assert "DIRECT_CPU = (" in ended.stdout and "FOURIER_CPU = (" in ended.stdout
+    assert '"direct": (' in ended.stdout and '"fourier": (' in ended.stdout
     record = json.loads(out.read_text())
     assert record["quick"] is True
     for engine in ("direct", "fourier"):
@@ -75,12 +77,23 @@ def test_the_quick_form(tmp_path: Path) -> None:
     assert all(point["seconds"].keys() == {"direct", "fourier"} for point in record["points"])
 
 
-def test_the_constants_in_use_are_the_measured_ones() -> None:
-    if not RECORD.exists():
-        pytest.skip(f"the constants are not fitted yet: python benchmarks/fit_engines.py --json {RECORD.relative_to(ROOT)}")
-    record = json.loads(RECORD.read_text())
+@pytest.mark.parametrize("device", RECORDS)
+def test_the_constants_in_use_are_the_measured_ones(device: str) -> None:
+    record = json.loads(RECORDS[device].read_text())
     assert not record["quick"]
-    in_use = {"direct": costs.DIRECT_CPU, "fourier": costs.FOURIER_CPU}
-    assert {engine: tuple(values) for engine, values in record["constants"].items()} == in_use, (
+    assert {engine: tuple(values) for engine, values in record["constants"].items()} == costs.CONSTANTS[device], (
         "copy them to mixsage.rearrange.costs"
     )
+
+
+def test_what_the_page_on_the_search_says_of_a_gpu() -> None:
+    """docs/search.md: where the model changes from one engine to the other."""
+    for side, portion, engine in (
+        (32, 0.01, "triton"),
+        (32, 1.0, "triton"),
+        (64, 1.0, "triton"),
+        (224, 0.01, "triton"),
+        (224, 1.0, "fourier"),
+    ):
+        expected = costs.estimate("cuda", (64, side, side), sample_shifts(side, side, portion))
+        assert min(expected, key=expected.__getitem__) == engine, (side, portion, expected)

@@ -53,13 +53,15 @@ def test_the_model_is_judged_in_words() -> None:
     ratio = {"median": 1.04, "low": 0.8, "high": 1.3, "count": 59}
     choices = {"points": 59, "slower": 4, "median_loss": 0.12, "largest_loss": 0.4}
     record = {"predicted_over_measured": {"direct": ratio}, "choices": choices, "machine": "m", "threads": 2, "torch": "2"}
-    assert "| direct | 59 | 1.04 | 0.80 to 1.30 |" in tables.model(record)
+    gpu = record | {"gpu": "G", "choices": choices | {"slower": 0}}
+    text = tables.model([record, None, gpu])
+    assert "| m | direct | 59 | 1.04 | 0.80 to 1.30 |" in text and "| G | direct | 59 | 1.04 | 0.80 to 1.30 |" in text
     assert (
-        "chosen in 4 of 59 searches, which then take 12 % longer on the median, 40 % at most. Measured on: m, 2 threads"
-        in tables.model(record)
+        "m, 2 threads, torch 2: a slower engine is chosen in 4 of 59 searches, which then take 12 % longer on the median, 40 % at most."
+        in text
     )
-    assert "chosen in 0 of 59 searches. Measured" in tables.model(record | {"choices": choices | {"slower": 0}})
-    assert tables.model(None) == "Not measured yet."
+    assert "G, 2 threads, torch 2: a slower engine is chosen in 0 of 59 searches." in text
+    assert tables.model([None, None]) == "Not measured yet."
 
 
 def test_a_quick_record_is_refused(tmp_path: Path) -> None:

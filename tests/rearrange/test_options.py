@@ -1,5 +1,6 @@
 """What a search may be asked for beside its portion: how far, in which steps, at which resolution, in how much memory, by which engine."""
 
+import importlib.util
 import itertools
 import logging
 import sys
@@ -10,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from helpers import ENGINES_HERE, seeded
 from mixsage import SAGE
-from mixsage.rearrange import Full, Guided, Paste, Sampled, best_of, costs, engines, sample_shifts, search, total_saliency
+from mixsage.rearrange import Full, Guided, Paste, Sampled, best_of, costs, direct, engines, sample_shifts, search, total_saliency
 from surfaces import every_v, random_maps
 
 BLENDS = [Guided(), Paste()]
@@ -235,7 +236,39 @@ def test_the_cost_model():
     assert large["fourier"] < large["direct"]
     for engine in ("direct", "fourier"):
         assert large[engine] > costs.estimate("cpu", (32, 224, 224), all_)[engine] > 0
-    assert costs.estimate("cuda", (100, 32, 32), few).keys() == small.keys()
+    assert costs.estimate("cuda", (100, 32, 32), few).keys() == {*small, "triton"}
+    assert costs.estimate("mps", (100, 32, 32), few).keys() == {*small, "triton"}
+
+
+def test_auto_does_without_triton_where_it_does_not_work(monkeypatch, caplog):
+    """Said once with the reason; and where it works, it is among the choices."""
+
+    class Broken:
+        @staticmethod
+        def total_saliency(*_):
+            raise RuntimeError("Failed to find C compiler")
+
+    class Sound:
+        total_saliency = staticmethod(direct.total_saliency)
+
+    gpu, shifts = torch.device("cuda", 0), sample_shifts(32, 32, 0.01, seeded())
+    ones = torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *shape, device: ones(shape, device="cpu" if device == gpu else device))
+    for engine, chosen, said in ((Broken, "direct", 1), (Sound, "triton", 0)):
+        engines._triton_works.cache_clear()
+        caplog.clear()
+        monkeypatch.setattr(engines, "_triton", lambda engine=engine: engine)
+        for _ in range(2):
+            assert engines._choose(gpu, (100, 32, 32), shifts) == chosen
+        warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert len(warnings) == said
+        assert all("triton does not work on cuda:0 (RuntimeError: Failed to find C compiler)" in warning for warning in warnings)
+    engines._triton_works.cache_clear()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with caplog.at_level(logging.INFO, "mixsage"):
+        assert engines._choose(gpu, (100, 32, 32), shifts) == "direct"
+    assert "triton is not installed" in caplog.text
+    engines._triton_works.cache_clear()
 
 
 def test_triton_where_there_is_none(monkeypatch):

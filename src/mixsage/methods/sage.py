@@ -95,7 +95,7 @@ class SAGE(Mixer):
         return MixPlan(
             sources=sources,
             masks=torch.stack([mask, 1 - mask], dim=1),
-            warp=Shift(torch.stack([torch.zeros_like(offsets), offsets], dim=1)),
+            warp=Shift(torch.stack([torch.zeros_like(offsets), offsets], dim=1), still=(0,)),
             weights=torch.stack([weight, 1 - weight], dim=1),
         )
 
