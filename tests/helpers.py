@@ -1,5 +1,7 @@
 """What the tests of several folders share: plans compared tensor by tensor, and models small enough to run everywhere."""
 
+import warnings
+from contextlib import contextmanager
 from dataclasses import fields
 
 import torch
@@ -79,3 +81,20 @@ def small_model(channels: int = 3, classes: int = 5, *, norm: bool = True, seed:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Small(channels, classes, norm=norm)
+
+
+@contextmanager
+def nothing_may_wait():
+    """Within this context whatever makes the host wait for the CUDA device is an error."""
+    torch.cuda.synchronize()
+    _on_waiting("error")
+    try:
+        yield
+    finally:
+        _on_waiting("default")
+
+
+def _on_waiting(mode):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype feature")
+        torch.cuda.set_sync_debug_mode(mode)

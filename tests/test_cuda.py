@@ -16,7 +16,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import mixsage
-from helpers import seeded, small_model
+from helpers import nothing_may_wait, seeded, small_model
 from mixsage import (
     SAGE,
     CutMix,
@@ -88,17 +88,6 @@ def batch(size, side=32, classes=10, device=DEVICE):
     generator = seeded(100)
     images = torch.randn(size, 3, side, side, generator=generator)
     return images.to(device), torch.randint(classes, (size,), generator=generator).to(device)
-
-
-@contextmanager
-def nothing_may_wait():
-    """Within this context whatever makes the host wait for the device is an error."""
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 # ----------------------------------------------------------------------------------------------------------------- no synchronisation

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 import mixsage
-from helpers import seeded, small_model
+from helpers import nothing_may_wait, seeded, small_model
 from mixsage import Blocks, Boxes, MixPlan, Shift
 from mixsage.loss import pixel_cross_entropy
 from plain_passes import gradients
@@ -438,13 +438,10 @@ def test_no_wait_on_a_device(masks, warp):
     plan, class_maps = plan_of(masks, warp), class_maps_of()
     boxes, labels = boxes_of((3, 0, 1, 4, 2), HEIGHT, WIDTH)
     there = plan.to("cuda"), class_maps.cuda(), [part.cuda() for part in boxes], [part.cuda() for part in labels]
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with nothing_may_wait():
         soft, hard = (there[0].apply_masks(there[1], CLASSES, hard=hard) for hard in (False, True))
         loss = pixel_cross_entropy(torch.zeros_like(soft), soft)
         found = None if warp and "blocks" in warp else there[0].apply_boxes(there[2], there[3], (HEIGHT, WIDTH))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     torch.testing.assert_close(soft.cpu(), plan.apply_masks(class_maps, CLASSES), rtol=0, atol=1e-6)
     assert torch.equal(hard.cpu(), plan.apply_masks(class_maps, CLASSES, hard=True))
     assert loss.isfinite()

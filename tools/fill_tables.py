@@ -1,5 +1,5 @@
 """Fill the tables that stand between marks in README.md and docs, and draw docs/images/bench.svg, from benchmarks/results/bench_cpu.json, which `mixsage bench` wrote,
-and from what scripts in benchmarks wrote beside it: solvers_cpu.json, search_regret.json, fit_engines_*.json, integrations_cpu.jsonl.
+from bench_cuda.json, which it wrote on a GPU, and from what scripts in benchmarks wrote beside them: solvers_cpu.json, search_regret.json, fit_engines_*.json, integrations_cpu.jsonl.
 
 python tools/fill_tables.py             write them
 python tools/fill_tables.py --check     say which documents disagree with the results, and fail if any does
@@ -23,11 +23,13 @@ import solver_tables
 
 from mixsage.bench.picture import picture
 from mixsage.bench.results import Comparison, Results, Row
+from mixsage.bench.steps import COMPILED
 from mixsage.bench.text import goal, machine, number, verdict
 from mixsage.reports.figures.style import save
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "bench_cpu.json"
+RESULTS_CUDA = RESULTS.with_name("bench_cuda.json")
 PICTURE = ROOT / "docs" / "images" / "bench.svg"
 """The numbers with a goal and the growth curves, drawn."""
 UNKNOWN = "–"
@@ -91,6 +93,20 @@ def sage_cost(results: Results | None) -> str:
     )
 
 
+def gpu_cost(names: Mapping[str, str], results: Results | None) -> str:
+    """A card's sentence on what a step costs on a GPU, with a plain model and with a compiled one."""
+    if results is None:
+        return UNMEASURED
+    said = []
+    for name, form in names.items():
+        plain, compiled = (results.row("steps", name + ending) for ending in ("", COMPILED))
+        if plain is None or compiled is None:
+            return UNMEASURED
+        ratios = [f"{row.spread.median:.2f} ({row.spread.low:.2f} to {row.spread.high:.2f})" for row in (plain, compiled)]
+        said.append(f"**{ratios[0]}** times a plain one{form}, {ratios[1]} with compiled models")
+    return f"On an {results.machine['gpu']}, with the same network and batch, a step takes {'; '.join(said)}: `mixsage bench steps --device cuda`."
+
+
 TABLES: dict[str, Callable[[str, Results | None], str]] = {
     "methods": methods,
     "bench": bench,
@@ -100,6 +116,9 @@ TABLES: dict[str, Callable[[str, Results | None], str]] = {
     "search-model": lambda old, results: search_tables.model([search_tables.known(path) for path in search_tables.MODELS]),
     "cost-sage": lambda old, results: sage_cost(results),
     **{f"cost-{name}": lambda old, results, name=name: step_cost({name: ""}, results) for name in CARDS},  # type: ignore[misc]  # the default binds the loop's variable
+    "bench-cuda": lambda old, results: bench(old, known(RESULTS_CUDA)),
+    "gpu-sage": lambda old, results: gpu_cost({"sage": "", "sage one pass": " in one pass"}, known(RESULTS_CUDA)),
+    **{f"gpu-{name}": lambda old, results, name=name: gpu_cost({name: ""}, known(RESULTS_CUDA)) for name in CARDS},  # type: ignore[misc]  # the default binds the loop's variable
     "integrations": lambda old, results: integration_tables.overhead(),
     "solvers-puzzle": lambda old, results: solver_tables.puzzle(solver_tables.known()),
     "solvers-comixup": lambda old, results: solver_tables.comixup(solver_tables.known()),
