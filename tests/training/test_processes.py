@@ -1,6 +1,5 @@
 """Several processes train one model: the same losses as one, one checkpoint, one voice; and sharded weights, as far as a CPU goes."""
 
-import copy
 import os
 import signal
 import subprocess
@@ -23,7 +22,6 @@ import shards
 from forge import forge
 from mixsage.training import RunFolder
 from mixsage.training.checkpoint import all_of, load
-from mixsage.training.state import gathered, scatter
 from runs import assert_same, assert_same_run, metrics
 
 SETTINGS = (
@@ -136,30 +134,3 @@ def test_sharded_state_is_gathered_and_handed_out_again(tmp_path):
     processes.together(shards.half_way, str(tmp_path))
     whole, resumed = (torch.load(tmp_path / name, weights_only=True) for name in ("whole", "resumed"))
     assert_same(whole, resumed)
-
-
-def test_buffers_of_the_optimiser_are_laid_out_as_the_parameters():
-    """What torch hands out is contiguous; a fused optimiser takes no other layout than that of the parameters, on CUDA by an error."""
-
-    def fresh():
-        torch.manual_seed(0)
-        model = torch.nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last)
-        return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
-
-    def step(model, optimizer):
-        model(images).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    images = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(1))
-    model, optimizer = fresh()
-    step(model, optimizer)
-    weights, buffers = copy.deepcopy(gathered(model, optimizer))
-    for state in buffers["state"].values():
-        state["momentum_buffer"] = state["momentum_buffer"].contiguous()
-    step(model, optimizer)
-    again, resumed = fresh()
-    scatter(again, resumed, (weights, buffers))
-    assert all(state["momentum_buffer"].stride() == parameter.stride() for parameter, state in resumed.state.items())
-    step(again, resumed)
-    assert torch.equal(again.weight, model.weight)

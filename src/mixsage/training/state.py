@@ -101,15 +101,6 @@ def scatter(model: nn.Module, optimizer: torch.optim.Optimizer, states: tuple[di
 
     options = StateDictOptions(full_state_dict=True)
     set_state_dict(model, optimizer, model_state_dict=states[0], optim_state_dict=states[1], options=options)
-    _lay_out_like_parameters(optimizer)
-
-
-def _lay_out_like_parameters(optimizer: torch.optim.Optimizer) -> None:
-    """Fused optimisers want their buffers laid out as the parameters are, which in channels_last are not contiguous; what was scattered is."""
-    for parameter, state in optimizer.state.items():
-        for name, value in state.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
-                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def _training_state(session: Session) -> tuple[dict[str, Any], dict[str, Any]]:
