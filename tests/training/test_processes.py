@@ -20,8 +20,9 @@ from safetensors.torch import load_file
 import processes
 import shards
 from forge import forge
-from mixsage.training import RunFolder
+from mixsage.training import Config, RunFolder, with_settings
 from mixsage.training.checkpoint import all_of, load
+from mixsage.training.session import channels_last
 from runs import assert_same, assert_same_run, metrics
 
 SETTINGS = (
@@ -134,3 +135,10 @@ def test_sharded_state_is_gathered_and_handed_out_again(tmp_path):
     processes.together(shards.half_way, str(tmp_path))
     whole, resumed = (torch.load(tmp_path / name, weights_only=True) for name in ("whole", "resumed"))
     assert_same(whole, resumed)
+
+
+def test_shards_are_not_in_channels_last():
+    """FSDP's gradients are contiguous, and a fused optimiser refuses weights that are laid out in another way."""
+    assert channels_last(with_settings(Config(), {}))
+    assert not channels_last(with_settings(Config(), {"channels_last": False}))
+    assert not channels_last(with_settings(Config(), {"strategy": "fsdp"}))

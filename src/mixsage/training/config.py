@@ -120,7 +120,7 @@ class Hardware:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of the passes; fp16 scales its losses."""
     channels_last: bool = True
-    """Keep the colours of a pixel together in memory, as bf16 and fp16 like it."""
+    """Keep the colours of a pixel together in memory, as bf16 and fp16 like it; not with fsdp."""
     compile: bool = False
     """Compile the model: minutes at the start, faster steps."""
     deterministic: bool = True

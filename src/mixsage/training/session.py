@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ from mixsage.models.weights import fit_weights, read_weights
 from mixsage.saliency import Criterion
 from mixsage.training import build
 from mixsage.training.config import Config
+
+_log = logging.getLogger("mixsage")
 
 T = TypeVar("T")
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -83,6 +86,8 @@ def open_session(config: Config, fabric: Any, *, starts: bool = True) -> Session
     dataset = data.load(
         config.data.data, folder=config.data.data_dir, image_size=config.data.image_size, skip_corrupt=config.data.skip_corrupt
     )
+    if config.hardware.channels_last and not channels_last(config) and fabric.is_global_zero:
+        _log.info("strategy fsdp: without channels_last, as the gradients of shards are contiguous")
     feeds = _feeds(config, dataset, fabric)
     mixer = build.build_mixer(config.method.method, dataset.mean, dataset.std)
     bare = _model(config, dataset, starts)
@@ -169,7 +174,14 @@ def _model(config: Config, dataset: DataSet, starts: bool) -> nn.Module:
     build.try_model(model, config.model.model, channels=dataset.channels, size=dataset.size, num_classes=len(dataset.classes))
     if config.model.weights is not None and starts:
         fit_weights(model, read_weights(config.model.weights), config.model.weights)
-    return model.to(memory_format=torch.channels_last) if config.hardware.channels_last else model
+    return model.to(memory_format=torch.channels_last) if channels_last(config) else model
+
+
+def channels_last(config: Config) -> bool:
+    """Whether the colours of a pixel lie together. Not in shards: FSDP makes contiguous gradients, and fused optimisers want those of weights
+    laid out as these are.
+    """
+    return config.hardware.channels_last and config.hardware.strategy != "fsdp"
 
 
 def _average(model: nn.Module, decay: float) -> AveragedModel:
@@ -195,7 +207,7 @@ def _feeds(config: Config, dataset: DataSet, fabric: Any) -> dict[str, Feed]:
         "workers": config.data.workers,
         "rank": fabric.global_rank,
         "world": fabric.world_size,
-        "channels_last": config.hardware.channels_last,
+        "channels_last": channels_last(config),
         "resident": {"auto": "auto", "yes": True, "no": False}[config.data.resident],
     }
     feeds = {
