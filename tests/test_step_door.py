@@ -183,8 +183,10 @@ def test_order_of_the_passes(mixer, asked):
         ({"mixer": small_model()}, "mixer must be a Mixer, .*, got Small$"),
         ({"host": small_model()}, r"host must be a Host, such as ScalerHost\(scaler\), got Small$"),
         ({"plan": 5}, "plan must be a MixPlan, such as the plan of an earlier step, got 5"),
+        ({"model": None}, "model must be a module from images to logits, got None"),
+        ({"criterion": None}, r"criterion must be a loss of logits and soft targets, such as mixsage\.cross_entropy, got None"),
     ],
-    ids=["the class of a method", "its name", "the model first", "a model as host", "a number as plan"],
+    ids=["the class of a method", "its name", "the model first", "a model as host", "a number as plan", "no model", "no loss"],
 )
 def test_parts_of_another_kind_are_refused(options, message):
     it = case(dtype=torch.float32)

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def unknown_name(kind: str, name: str, valid: Iterable[str]) -> str:
+def unknown_name(kind: str, name: object, valid: Iterable[str]) -> str:
     """A message for a name that is not there: the nearest that is, and all of them."""
     names = sorted(valid)
+    if not isinstance(name, str):
+        return f"unknown {kind} {name!r}; valid: {', '.join(names)}"
     # What begins like it first: close matches go by length too, and would find "cifar100/wrn16_8" nearest to "cifar10".
     begun = [other for other in names if other.lower().startswith(name.lower())] if name else []
     near = begun[:1] or get_close_matches(name.lower(), names, n=1, cutoff=0.5)

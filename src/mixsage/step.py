@@ -74,6 +74,10 @@ def accumulate(
     """
     check_kind("mixer", mixer, Mixer, "SAGE() or Mixup(alpha=0.2)")
     check_kind("host", host or Host(), Host, "ScalerHost(scaler)")
+    if not callable(model):
+        raise TypeError(f"model must be a module from images to logits, got {model!r}")
+    if not callable(criterion):
+        raise TypeError(f"criterion must be a loss of logits and soft targets, such as mixsage.cross_entropy, got {criterion!r}")
     mixer = mixer.bind(model)
     host = (host or Host()).bind(model)
     _check(mixer, model, images, labels, plan, generator)

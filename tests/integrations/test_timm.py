@@ -118,6 +118,12 @@ def test_what_is_missing_is_said_at_once():
         Mixing(SAGE(num_classes=10))
 
 
+@pytest.mark.parametrize("share", [-0.1, 2.0, float("nan")])
+def test_the_smoothing_is_a_share(share):
+    with pytest.raises(ValueError, match=r"label_smoothing must lie in \[0, 1\]"):
+        Mixing(CutMix(num_classes=10), label_smoothing=share)
+
+
 @pytest.mark.parametrize("mixer", ["cutmix", CutMix, None])
 def test_a_method_is_a_value(mixer):
     with pytest.raises(TypeError, match=r"mixer must be a Mixer, such as SAGE\(num_classes=1000\)"):

@@ -58,6 +58,14 @@ def test_a_method_is_a_value(mixer):
         Mixing(mixer)
 
 
+@pytest.mark.parametrize("transform", ["cutmix", CutMix, None])
+def test_a_batch_is_collated_by_a_value_too(transform):
+    with pytest.raises(
+        TypeError, match=r"transform must be a method such as CutMix\(num_classes=10\), or a function of the batch; got "
+    ):
+        Collate(transform)
+
+
 def test_no_model_is_needed_where_the_maps_are_uniform():
     images, labels = batches(1)[0]
     mixed, _ = Mixing(SAGE(num_classes=10, saliency=mixsage.Uniform()))(images, labels)

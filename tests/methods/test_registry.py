@@ -56,6 +56,7 @@ def test_names(name, cls):
         ("zzzzzz", ""),
         ("", ""),
         ("_private", ""),
+        (None, ""),
     ],
 )
 def test_a_method_that_is_not_there(name, hint):

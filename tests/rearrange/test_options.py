@@ -206,6 +206,21 @@ def test_wrong_options(options, message):
             use(**options)
 
 
+@pytest.mark.parametrize(
+    ("use", "error", "message"),
+    [
+        (lambda: Sampled("0.1"), TypeError, "portion must be a number, got '0.1'"),
+        (lambda: Full(max_shift="1"), TypeError, "max_shift must be a number, got '1'"),
+        (lambda: Sampled(engine=None), ValueError, "unknown engine None; valid: auto, direct"),
+        (lambda: best_of(*pair(), [[0, 0]]), TypeError, r"shifts must be a tensor \[N, 2\] of whole numbers, rows first; got list"),
+        (lambda: search([[1.0]], pair()[0]), TypeError, r"maps must be two tensors \[B, H, W\], got list"),
+    ],
+)
+def test_what_is_no_number_or_no_tensor(use, error, message):
+    with pytest.raises(error, match=message):
+        use()
+
+
 def test_the_best_of_nothing():
     with pytest.raises(ValueError, match="the best of no shifts was asked for"):
         best_of(*pair(), torch.empty(0, 2, dtype=torch.int64))

@@ -12,7 +12,7 @@ from torch import Generator, Tensor, nn
 from mixsage.errors import not_installed
 from mixsage.integrations.calls import Call, Maps
 from mixsage.loss import cross_entropy
-from mixsage.methods.base import Mixer, check_kind, soft_targets
+from mixsage.methods.base import Mixer, check_kind, check_range, soft_targets
 from mixsage.saliency import Criterion
 
 try:
@@ -61,6 +61,7 @@ class Mixing(Mixup):
             raise ValueError(
                 f"num_classes is missing: timm hands over class indices, so say {type(mixer).__name__}(num_classes=1000)"
             )
+        check_range("label_smoothing", label_smoothing, 0, 1)
         mode = "elem" if mixer.per_sample else "batch"
         # Neither of timm's own two: how much is mixed is the method's setting.
         super().__init__(  # type: ignore[no-untyped-call]  # timm leaves it unannotated

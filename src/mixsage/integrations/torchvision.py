@@ -98,6 +98,10 @@ class Collate:
 
     def __init__(self, transform: Callable[..., Any], collate: Callable[[list[Any]], Any] = default_collate) -> None:
         """Put ``transform``, a mixer, a `Mixing` or a pipeline of v2 that holds one, behind ``collate``."""
+        if isinstance(transform, type) or not callable(transform):
+            raise TypeError(
+                f"transform must be a method such as CutMix(num_classes=10), or a function of the batch; got {transform!r}"
+            )
         self.transform = Mixing(transform) if isinstance(transform, Mixer) else transform
         self.collate = collate
 

@@ -127,6 +127,9 @@ def check_settings(
     portion: float, engine: str, max_shift: float = 1.0, stride: int = 1, reduce: int = 1, memory: float | None = None
 ) -> None:
     """What a search may be asked for."""
+    for name, value in (("portion", portion), ("max_shift", max_shift)):
+        if not isinstance(value, (int, float)):
+            raise TypeError(f"{name} must be a number, got {value!r}")
     if not 0 < portion <= 1:
         raise ValueError(
             f"portion must lie in (0, 1], got {portion}; 0.01 tries one per cent of all rearrangements, 1.0 all of them"
@@ -195,6 +198,8 @@ def _reduced(maps: Tensor, factor: int) -> Tensor:
 
 def _within_sight(first: Tensor, shifts: Tensor) -> Tensor:
     """The shifts on the CPU. From a shift by a whole side on, nothing of the second remains: farther ones are worth the same."""
+    if not isinstance(shifts, Tensor):
+        raise TypeError(f"shifts must be a tensor [N, 2] of whole numbers, rows first; got {type(shifts).__name__}")
     if shifts.ndim != 2 or shifts.shape[1] != 2 or shifts.is_floating_point():
         raise ValueError(f"shifts must be [N, 2] whole numbers, rows first; got {list(shifts.shape)} {shifts.dtype}")
     sides = torch.tensor(first.shape[-2:], device="cpu")
@@ -202,6 +207,9 @@ def _within_sight(first: Tensor, shifts: Tensor) -> Tensor:
 
 
 def _check(first: Tensor, second: Tensor) -> None:
+    for maps in (first, second):
+        if not isinstance(maps, Tensor):
+            raise TypeError(f"maps must be two tensors [B, H, W], got {type(maps).__name__}")
     if first.ndim != 3 or first.shape != second.shape or not first.is_floating_point():
         raise ValueError(
             f"maps must be two floating-point tensors [B, H, W] of one shape, got {list(first.shape)} and {list(second.shape)}"
