@@ -27,6 +27,8 @@ for dtype, (height, width) in ((torch.float32, (5, 7)), (torch.float64, (1, 6)),
     for one, other in ((first, second), (first.transpose(1, 2).contiguous().transpose(1, 2), second)):
         expected = total_saliency(one, other, shifts, engine="direct")
         torch.testing.assert_close(total_saliency(one, other, shifts, engine="triton"), expected)
+    engine._MOST_PAIRS = 2
+    torch.testing.assert_close(total_saliency(first, second, shifts, engine="triton"), total_saliency(first, second, shifts, engine="direct"))
     found, best = (best_of(first, second, shifts, engine=name) for name in ("triton", "direct"))
     torch.testing.assert_close(found.values, best.values)
     assert found.shifts[0].tolist() == best.shifts[0].tolist()

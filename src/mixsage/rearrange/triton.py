@@ -14,11 +14,17 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 _BLOCK = 1024
+_MOST_PAIRS = 65535
+"""What CUDA allows along the second axis of a launch."""
 
 
 def total_saliency(first: Tensor, second: Tensor, shifts: Tensor) -> Tensor:
     """v [B, N] of every pair under every shift."""
     _check_device(first)
+    if len(first) > _MOST_PAIRS:
+        return torch.cat(
+            [total_saliency(*maps, shifts) for maps in zip(first.split(_MOST_PAIRS), second.split(_MOST_PAIRS), strict=True)]
+        )
     batch, height, width = first.shape
     values = first.new_empty(batch, len(shifts))
     shifts = shifts.to(first.device, non_blocking=True).contiguous()
