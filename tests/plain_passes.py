@@ -104,7 +104,7 @@ def joined(first: MixPlan, second: MixPlan) -> MixPlan:
     assert type(first.warp) is type(second.warp)
     warp = first.warp
     if warp is not None:
-        (name,) = vars(warp)
+        name = next(iter(vars(warp)))  # of the tensor that says where pixels come from
         warp = replace(warp, **{name: torch.cat([vars(first.warp)[name], vars(second.warp)[name]])})
     return replace(
         first,

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import ranks
+from helpers import tensors_of
 from mixsage import SAGE, Blocks, MixPlan, Shift, accumulate
 from plain_passes import assert_gradients, joined, precise
 from ranks import MIXERS, SCENARIOS, WORLD, bare, batch
@@ -53,7 +54,9 @@ def loaded(plan):
 
 
 def form(plan):
-    return plan.layer, plan.masks.shape, None if plan.warp is None else [tensor.shape for tensor in vars(plan.warp).values()]
+    return plan.layer, {
+        name: tensor.shape for name, tensor in tensors_of(plan).items() if name == "masks" or name.startswith("warp")
+    }
 
 
 def same(one, other):

@@ -23,7 +23,10 @@ def total_saliency(first: Tensor, second: Tensor, shifts: Tensor) -> Tensor:
     _check_device(first)
     if len(first) > _MOST_PAIRS:
         return torch.cat(
-            [total_saliency(*maps, shifts) for maps in zip(first.split(_MOST_PAIRS), second.split(_MOST_PAIRS), strict=True)]
+            [
+                total_saliency(*maps, shifts)
+                for maps in zip(torch.split(first, _MOST_PAIRS), torch.split(second, _MOST_PAIRS), strict=True)
+            ]
         )
     batch, height, width = first.shape
     values = first.new_empty(batch, len(shifts))
