@@ -20,7 +20,7 @@ GOALS = {"sage": 2.03, "sage one pass": 1.08, "puzzlemix": 1.8, "comixup": 2.1, 
 COMPILED, GRAPHS = ", compiled", ", CUDA graphs"
 """What the names of arms end in whose model is compiled, or compiled and replayed as CUDA graphs."""
 REPLAYED = ("clean", "mixup", "cutmix", "sage", "sage one pass", "sage uniform maps")
-"""Arms that are measured with CUDA graphs too: the others look into the model, which a replay does not allow, or spend their time beside it."""
+"""Arms that are measured with CUDA graphs too: hidden passes of Manifold Mixup run uncompiled, and the others spend their time beside the model."""
 
 
 def compare(settings: Settings) -> Comparison:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -128,7 +129,7 @@ def check_settings(
 ) -> None:
     """What a search may be asked for."""
     for name, value in (("portion", portion), ("max_shift", max_shift)):
-        if not isinstance(value, (int, float)):
+        if not isinstance(value, Real):
             raise TypeError(f"{name} must be a number, got {value!r}")
     if not 0 < portion <= 1:
         raise ValueError(
