@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 _REACHES = (12, 24, 48, 28, 56, 112)
-"""How far the surroundings reach that a pixel is compared with."""
+"""How far the surroundings reach whose mean, without the pixel itself, a pixel is compared with."""
 _LUMA = (9798, 19235, 3735)
 """Red, green and blue in grey, in 1/32768."""
 
@@ -17,8 +17,15 @@ def fine_grained(pixels: Tensor) -> Tensor:
     brightness = _blurred(_blurred(_grey(pixels)))
     brighter, darker = torch.zeros_like(brightness), torch.zeros_like(brightness)
     summed = functional.pad(brightness.int().cumsum(1, dtype=torch.int32).cumsum(2, dtype=torch.int32), (1, 0, 1, 0))
-    for reach in _REACHES:
-        difference = brightness - _surroundings(brightness, summed, reach)
+    # The edges of all squares at once: on a GPU, each of these small sums costs as much as one over the pictures.
+    reaches = torch.tensor(_REACHES, device="cpu").to(pixels.device, non_blocking=True)[:, None]
+    (tops, bottoms), (lefts, rights) = (_edges(size, reaches) for size in brightness.shape[1:])
+    others = ((bottoms - tops)[:, :, None] * (rights - lefts)[:, None, :] - 1).clamp_min_(1)
+    for top, bottom, left, right, count in zip(tops, bottoms, lefts, rights, others, strict=True):
+        band = summed.index_select(1, bottom) - summed.index_select(1, top)
+        # Sums may wrap around in int32 in pictures of many millions of pixels; their differences are right all the same.
+        around = band.index_select(2, right) - band.index_select(2, left)
+        difference = brightness - (around - brightness) / count
         brighter += difference.clamp_min(0).floor_()
         darker += difference.neg_().clamp_min_(0).floor_()
     # OpenCV adds the two as bytes, where a sum above 255 starts again at 0.
@@ -46,18 +53,10 @@ def _blurred(levels: Tensor) -> Tensor:
     return ((sums + 8) / 16).floor_()
 
 
-def _surroundings(levels: Tensor, summed: Tensor, reach: int) -> Tensor:
-    """Mean of the square around each pixel, the pixel itself left out; the square ends at the border."""
-    sums, counts = summed, []
-    for axis in (1, 2):
-        size = levels.shape[axis]
-        place = torch.arange(size, device=levels.device) + 1
-        low, high = (place - reach).clamp_min(0), (place + reach).clamp_max(size)
-        # Sums may wrap around in int32 in pictures of many millions of pixels; their differences are right all the same.
-        sums = sums.index_select(axis, high) - sums.index_select(axis, low)
-        counts.append(high - low)
-    others = (counts[0][:, None] * counts[1] - 1).clamp_min(1)
-    return (sums - levels) / others
+def _edges(size: int, reaches: Tensor) -> tuple[Tensor, Tensor]:
+    """First line [R, size] of the square around each pixel, and the first after it, for each reach; the square ends at the border."""
+    place = torch.arange(1, size + 1, device=reaches.device)
+    return (place - reaches).clamp_min_(0), (place + reaches).clamp_max_(size)
 
 
 def _stretched(values: Tensor) -> Tensor:
