@@ -1,5 +1,6 @@
 """Two processes on one machine: the loops that train a model together, each leaving the state of its model in a file."""
 
+import gc
 import os
 import socket
 import traceback
@@ -46,6 +47,13 @@ def _start(rank, port, work, arguments) -> None:
     }
     torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
     work(rank, *arguments)
+    leave()
+
+
+def leave() -> None:
+    """Models go before the group that they talk through, and no process before the other is done: torch may abort otherwise."""
+    gc.collect()
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 

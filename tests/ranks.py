@@ -18,6 +18,7 @@ import mixsage
 from helpers import seeded, small_model
 from mixsage import SAGE, Clean, CutMix, Host, InputGradient, ManifoldMixup, ScalerHost, accumulate
 from plain_passes import Tokens, precise
+from processes import leave
 
 WORLD = 2
 BATCH = 8
@@ -283,7 +284,7 @@ def process(rank, folder):
         except Exception:  # noqa: BLE001  # told to the test of this scenario, which fails with it
             seen = {"failed": traceback.format_exc()}
         torch.save(seen, folder / f"{name} {rank}.pt")
-    distributed.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":
