@@ -1,9 +1,10 @@
-"""What errors have in common: the nearest valid name, the line that installs what is missing."""
+"""What errors have in common: the nearest valid name, the line that installs what is missing, what is no number."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Real
 
 
 def unknown_name(kind: str, name: object, valid: Iterable[str]) -> str:
@@ -21,3 +22,9 @@ def unknown_name(kind: str, name: object, valid: Iterable[str]) -> str:
 def not_installed(what: str, package: str, extra: str) -> str:
     """A message for an optional package that is not there: what needs it, and the line that installs it."""
     return f"{what} needs {package}, which is not installed: pip install 'mixsage[{extra}]'"
+
+
+def check_number(field: str, value: object) -> None:
+    """A setting must be a number, and not its text."""
+    if not isinstance(value, Real):
+        raise TypeError(f"{field} must be a number, got {value!r}")

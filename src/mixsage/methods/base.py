@@ -6,14 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Generator, Tensor, nn
 
 from mixsage import loss, sampling
-from mixsage.errors import unknown_name
+from mixsage.errors import check_number, unknown_name
 from mixsage.plan import MixPlan
 from mixsage.saliency import Criterion, Mode, Saliency, check_maps, input_gradient
 
@@ -236,7 +235,7 @@ def pair(partners: Tensor) -> Tensor:
 
 def check_range(field: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
     """A setting must lie in its range."""
-    _check_number(field, value)
+    check_number(field, value)
     if not (low < value <= high if open_low else low <= value <= high):
         raise ValueError(f"{field} must lie in {'(' if open_low else '['}{low}, {high}], got {value}")
 
@@ -259,13 +258,8 @@ def check_count(field: str, value: object, at_least: int) -> None:
         raise ValueError(f"{field} must be at least {at_least}, got {value}")
 
 
-def _check_number(field: str, value: object) -> None:
-    if not isinstance(value, Real):
-        raise TypeError(f"{field} must be a number, got {value!r}")
-
-
 def check_positive(field: str, value: float) -> None:
     """A setting must be a positive, finite number."""
-    _check_number(field, value)
+    check_number(field, value)
     if not 0 < value < float("inf"):
         raise ValueError(f"{field} must be positive and finite, got {value}")

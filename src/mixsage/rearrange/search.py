@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
+from mixsage.errors import check_number
 from mixsage.rearrange import engines
 from mixsage.rearrange.blend import Blend, Guided
 from mixsage.rearrange.shifts import axis_shifts, sample_shifts
@@ -128,8 +128,8 @@ def check_settings(
     portion: float, engine: str, max_shift: float = 1.0, stride: int = 1, reduce: int = 1, memory: float | None = None
 ) -> None:
     """What a search may be asked for."""
-    _check_number("portion", portion)
-    _check_number("max_shift", max_shift)
+    check_number("portion", portion)
+    check_number("max_shift", max_shift)
     if not 0 < portion <= 1:
         raise ValueError(
             f"portion must lie in (0, 1], got {portion}; 0.01 tries one per cent of all rearrangements, 1.0 all of them"
@@ -142,11 +142,6 @@ def check_settings(
     _check_pixels("reduce", reduce)
     if reduce > 1 and stride > 1:
         raise ValueError(f"reduce={reduce} refines to single pixels, which stride={stride} forbids; set one of them to 1")
-
-
-def _check_number(name: str, value: object) -> None:
-    if not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, got {value!r}")
 
 
 def _check_pixels(name: str, value: object) -> None:
